@@ -1,0 +1,58 @@
+/* The conversion: apply a plan to a checkpoint, streamed, into a directory that appears atomically.
+ *
+ * Planning (rotq/plan.h) fixes every output byte's place before the first weight is read, so work is a static list of
+ * units that threads take in order and whose results go to known offsets. Output bytes depend on source, options and
+ * seed only. */
+#ifndef ROTQ_CONVERT_H
+#define ROTQ_CONVERT_H
+
+#include "rotq/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum rq_fold_precision { RQ_FOLD_F64, RQ_FOLD_F32 } rq_fold_precision;
+
+typedef struct rq_progress {
+    const char *tensor;               /* most recently started */
+    uint64_t bytes_done, bytes_total; /* of source weights */
+    double seconds;
+} rq_progress;
+
+typedef struct rq_convert_options {
+    rq_plan_options plan;
+    rq_fold_precision fold_precision;
+    bool allow_nonfinite;
+    bool force;               /* replace an existing output directory */
+    bool sync;                /* fsync everything before the directory appears */
+    unsigned threads;         /* 0: the CPUs this process may use */
+    uint64_t max_shard_bytes; /* 0: 5 GiB */
+    /* Called from one thread at a time, at most ten times a second; may be NULL. */
+    void (*progress)(void *context, const rq_progress *progress);
+    void *progress_context;
+    const volatile int *interrupted; /* set non-zero (by a signal handler) to stop; may be NULL */
+} rq_convert_options;
+
+RQ_EXPORT void rq_convert_options_init(rq_convert_options *options);
+
+typedef struct rq_convert_result {
+    uint64_t source_bytes, output_bytes; /* tensor data */
+    double seconds, cpu_seconds;
+    uint64_t peak_memory_bytes; /* anonymous memory, as the system reports it */
+    double bits_per_weight;
+    unsigned threads;
+    const char *kernel; /* static: "scalar", "avx2", "avx512", "neon" */
+} rq_convert_result;
+
+/* Converts directory `src` into `dst` (which must not exist, unless force). On any failure dst is as it was before. */
+RQ_EXPORT RQ_CHECK rq_status rq_convert(const char *src, const char *dst, const rq_convert_options *options,
+                                        rq_convert_result *result, rq_notes *notes, rq_error *err);
+
+/* Upper estimate of the converter's own memory for a plan, from shapes and thread count alone. */
+RQ_EXPORT uint64_t rq_convert_memory(const rq_plan *plan, unsigned threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,91 @@
+/* The dispatch table: one function per kernel, filled once with the best version this CPU has.
+ *
+ * ref/ holds the scalar version of each kernel, which is the truth; simd/ holds bodies compiled once per instruction
+ * set by the thin files in x86/ and arm/. Every version gives the same bits (tests/kernels/): the order of every
+ * floating-point operation is fixed by the reference, contraction is off, nothing flushes subnormals.
+ * ROTQ_SIMD=scalar|avx2|avx512|neon forces a version (for tests; an unavailable one falls back to scalar).
+ *
+ * bf16 and f16 are uint16_t bit patterns; conversions round to nearest even and keep subnormals. */
+#ifndef RQ_KERNELS_H
+#define RQ_KERNELS_H
+
+#include "rotq/dtype.h"
+#include "rotq/quant.h"
+
+/* The Hadamard transform of one order, prepared for the kernels: y = (H_K^T (x) S_len) x, unnormalized. Signs, gains
+ * and 1/sqrt(order) are applied by load and store. Index = block * len + offset. K is 1, 2 or a multiple of 4.
+ *
+ * Order of operations, the same in every version: Sylvester stages of stride 1, 2, 4, ... len/2, each (a, b) -> (a + b,
+ * a - b); then across blocks, for output i: quads of inputs j = 4q..4q+3 are combined as (x0 +- x1) +- (x2 +- x3) with
+ * signs normalized so that x0 enters positively, and the quads are added for q = 0, 1, ... */
+typedef struct rq_fwht {
+    size_t order, K, len;
+    uint8_t *quad; /* [K][K/4]: bits 0..2 signs of x1, x2, x3 relative to x0's, bit 3 sign of x0 (1 is minus); NULL if
+                      K==1 */
+    int8_t *hk;    /* [K][K] rows of H_K^T (for K == 2 and for reference) */
+    double scale;  /* 1/sqrt(order), correctly rounded */
+} rq_fwht;
+
+typedef struct rq_kernels {
+    const char *name;
+
+    /* ---- fold (src/kernels/ref/fold_ref.c) ---- */
+    /* x[i] = (double)src[i] * gain[i] for n elements of dtype BF16, F16, F32 or F64; gain NULL means 1. */
+    void (*load)(double *x, const void *src, rq_dtype dtype, const double *gain, size_t n);
+    /* In-place transform of one row x[order], contiguous. */
+    void (*fwht_row)(double *x, const rq_fwht *fwht);
+    /* In-place transform of `order` rows of `cols` doubles each (row stride `stride` doubles), along the rows. */
+    void (*fwht_cols)(double *x, size_t cols, size_t stride, const rq_fwht *fwht);
+    /* y[i] = value of x[i] * scale in `dtype` (one rounding, ties to even), widened to f32. BF16, F16, F32.
+     * Returns false when any result is NaN or infinite. */
+    bool (*round_to)(float *y, const double *x, double scale, rq_dtype dtype, size_t n);
+    /* f32 values that are values of `dtype` -> stored elements. */
+    void (*store)(void *dst, const float *y, rq_dtype dtype, size_t n);
+
+    /* ---- quantize (src/kernels/ref/quantize_ref.c); contract of rq_quantize in rotq/quant.h ---- */
+    void (*quantize_mlx)(const rq_quant_format *format, rq_dtype storage, const float *w, size_t w_stride, size_t rows,
+                         size_t cols, void *codes, size_t codes_stride, void *scales, void *biases,
+                         size_t scales_stride, rq_quant_counts *counts);
+    void (*quantize_search)(const rq_quant_format *format, rq_dtype storage, const float *w, size_t w_stride,
+                            size_t rows, size_t cols, void *codes, size_t codes_stride, void *scales, void *biases,
+                            size_t scales_stride, rq_quant_counts *counts);
+} rq_kernels;
+
+/* The best version for this CPU (or ROTQ_SIMD's). Thread-safe; the choice is made once. */
+const rq_kernels *rq_kernels_get(void);
+/* A named version, or NULL when this build or CPU lacks it: for tests that compare versions. */
+const rq_kernels *rq_kernels_named(const char *name);
+
+/* Each instruction set contributes its functions to a table that starts as a copy of the reference. Fold and quantize
+ * are separate translation units. */
+void rq_fold_kernels_ref(rq_kernels *table);
+void rq_quantize_kernels_ref(rq_kernels *table);
+#if defined(__x86_64__)
+void rq_fold_kernels_avx2(rq_kernels *table);
+void rq_quantize_kernels_avx2(rq_kernels *table);
+void rq_fold_kernels_avx512(rq_kernels *table);
+void rq_quantize_kernels_avx512(rq_kernels *table);
+#elif defined(__aarch64__)
+void rq_fold_kernels_neon(rq_kernels *table);
+void rq_quantize_kernels_neon(rq_kernels *table);
+#endif
+
+/* Scalar conversions shared by everyone (src/kernels/ref/convert_ref.c would be one line each, so they live here). */
+static inline float rq_bf16_to_f32(uint16_t h) {
+    const uint32_t u = (uint32_t)h << 16;
+    float f;
+    __builtin_memcpy(&f, &u, sizeof f);
+    return f;
+}
+static inline uint16_t rq_f32_to_bf16(float f) { /* nearest even; NaN stays NaN (quieted) */
+    uint32_t u;
+    __builtin_memcpy(&u, &f, sizeof u);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+float rq_f16_to_f32(uint16_t h);
+uint16_t rq_f32_to_f16(float f); /* nearest even, subnormals kept, overflow to infinity */
+float rq_e4m3_to_f32(uint8_t c); /* 0x7f and 0xff are NaN */
+uint8_t rq_f32_to_e4m3(float f); /* as mlx: saturates to 0x7e, never NaN */
+
+#endif
