@@ -37,11 +37,18 @@ typedef struct rq_fold_kernels {
     void (*fwht_row)(void *x, const rq_fwht *fwht);
     /* In-place transform of `order` rows of `cols` elements each (row stride `stride` elements), along the rows. */
     void (*fwht_cols)(void *x, size_t cols, size_t stride, const rq_fwht *fwht);
-    /* y[j] = sum over i, in order, of x[i] * q[i * n + j]: one vector times a dense matrix. y must not overlap x. */
-    void (*dense_row)(void *y, const void *x, const void *q, size_t n);
+    /* `rows` vectors times a dense matrix: y[r][j] = sum over i, in order, of x[r][i] * q[i * n + j]; vectors n apart.
+     * y must not overlap x. */
+    void (*dense_rows)(void *y, const void *x, size_t rows, const void *q, size_t n);
     /* y[i] = x[i] * scale rounded once to `dtype` (BF16, F16, F32; ties to even), widened to f32. False when any y is
      * NaN or infinite. */
     bool (*round_to)(float *y, const void *x, double scale, rq_dtype dtype, size_t n);
+    /* The same two for a panel: row r of x at x + r * x_stride (elements), of src at src + r * src_stride (bytes), of y
+     * at y + r * y_stride (elements). row_gain [rows] (real) multiplies whole rows; NULL means 1. */
+    void (*load_panel)(void *x, size_t x_stride, const void *src, size_t src_stride, rq_dtype dtype,
+                       const void *row_gain, size_t rows, size_t cols);
+    bool (*round_panel)(float *y, size_t y_stride, const void *x, size_t x_stride, double scale, rq_dtype dtype,
+                        size_t rows, size_t cols);
 } rq_fold_kernels;
 
 typedef struct rq_kernels {

@@ -56,12 +56,15 @@ static void FN(fwht_cols)(void *x, size_t cols, size_t stride, const rq_fwht *fw
     FN(fwht)(x, stride, cols, 1, fwht);
 }
 
-static void FN(dense_row)(void *y_, const void *x_, const void *q_, size_t n) {
-    REAL *y = y_;
-    const REAL *x = x_, *q = q_;
-    for (size_t j = 0; j < n; j++) y[j] = 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < n; j++) y[j] += x[i] * q[i * n + j];
+static void FN(dense_rows)(void *y_, const void *x_, size_t rows, const void *q_, size_t n) {
+    const REAL *q = q_;
+    for (size_t r = 0; r < rows; r++) {
+        REAL *y = (REAL *)y_ + r * n;
+        const REAL *x = (const REAL *)x_ + r * n;
+        for (size_t j = 0; j < n; j++) y[j] = 0;
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < n; j++) y[j] += x[i] * q[i * n + j];
+    }
 }
 
 static bool FN(round_to)(float *y, const void *x_, double scale, rq_dtype dtype, size_t n) {
@@ -71,5 +74,23 @@ static bool FN(round_to)(float *y, const void *x_, double scale, rq_dtype dtype,
         y[i] = rq_round_value((double)(REAL)(x[i] * s), dtype);
         finite = finite && isfinite(y[i]);
     }
+    return finite;
+}
+
+static void FN(load_panel)(void *x, size_t x_stride, const void *src, size_t src_stride, rq_dtype dtype,
+                           const void *row_gain, size_t rows, size_t cols) {
+    for (size_t r = 0; r < rows; r++) {
+        REAL *row = (REAL *)x + r * x_stride;
+        FN(load)(row, (const char *)src + r * src_stride, dtype, NULL, cols);
+        if (row_gain)
+            for (size_t c = 0; c < cols; c++) row[c] *= ((const REAL *)row_gain)[r];
+    }
+}
+
+static bool FN(round_panel)(float *y, size_t y_stride, const void *x, size_t x_stride, double scale, rq_dtype dtype,
+                            size_t rows, size_t cols) {
+    bool finite = true;
+    for (size_t r = 0; r < rows; r++)
+        finite &= FN(round_to)(y + r * y_stride, (const REAL *)x + r * x_stride, scale, dtype, cols);
     return finite;
 }

@@ -233,28 +233,43 @@ static void FN(fwht_cols)(void *x_, size_t cols, size_t stride, const rq_fwht *f
     if (whole < cols) rq_fold_ref[FN(index)].fwht_cols(x + whole, cols - whole, stride, fwht);
 }
 
-static void FN(dense_row)(void *y_, const void *x_, const void *q_, size_t n) {
+/* Four vectors by two register columns: q streams by once for four rows, and a strip of it stays in cache for the next.
+ */
+static void FN(dense_rows)(void *y_, const void *x_, size_t rows, const void *q_, size_t n) {
     REAL *y = y_;
     const REAL *x = x_, *q = q_;
-    const size_t wide = 8 * LANES;
-    size_t j = 0;
-    for (; j + wide <= n; j += wide) { /* eight sums in registers while x and a column strip of q stream by */
-        V a0 = {0}, a1 = {0}, a2 = {0}, a3 = {0}, a4 = {0}, a5 = {0}, a6 = {0}, a7 = {0};
-        for (size_t i = 0; i < n; i++) {
-            const REAL *r = q + i * n + j;
-            const REAL s = x[i];
-            a0 += LD(r) * s, a1 += LD(r + LANES) * s, a2 += LD(r + 2 * LANES) * s, a3 += LD(r + 3 * LANES) * s;
-            a4 += LD(r + 4 * LANES) * s, a5 += LD(r + 5 * LANES) * s;
-            a6 += LD(r + 6 * LANES) * s, a7 += LD(r + 7 * LANES) * s;
+    const size_t wide = 2 * LANES, whole = n / wide * wide;
+    for (size_t j = 0; j < whole; j += wide) {
+        size_t r = 0;
+        for (; r + 4 <= rows; r += 4) {
+            const REAL *x0 = x + r * n, *x1 = x0 + n, *x2 = x1 + n, *x3 = x2 + n;
+            V a0 = {0}, a1 = {0}, a2 = {0}, a3 = {0}, b0 = {0}, b1 = {0}, b2 = {0}, b3 = {0};
+            for (size_t i = 0; i < n; i++) {
+                const V q0 = LD(q + i * n + j), q1 = LD(q + i * n + j + LANES);
+                a0 += q0 * x0[i], b0 += q1 * x0[i];
+                a1 += q0 * x1[i], b1 += q1 * x1[i];
+                a2 += q0 * x2[i], b2 += q1 * x2[i];
+                a3 += q0 * x3[i], b3 += q1 * x3[i];
+            }
+            REAL *o = y + r * n + j;
+            ST(o, a0), ST(o + LANES, b0), ST(o + n, a1), ST(o + n + LANES, b1);
+            ST(o + 2 * n, a2), ST(o + 2 * n + LANES, b2), ST(o + 3 * n, a3), ST(o + 3 * n + LANES, b3);
         }
-        ST(y + j, a0), ST(y + j + LANES, a1), ST(y + j + 2 * LANES, a2), ST(y + j + 3 * LANES, a3);
-        ST(y + j + 4 * LANES, a4), ST(y + j + 5 * LANES, a5), ST(y + j + 6 * LANES, a6), ST(y + j + 7 * LANES, a7);
+        for (; r < rows; r++) {
+            V a0 = {0}, b0 = {0};
+            for (size_t i = 0; i < n; i++) {
+                const REAL s = x[r * n + i];
+                a0 += LD(q + i * n + j) * s, b0 += LD(q + i * n + j + LANES) * s;
+            }
+            ST(y + r * n + j, a0), ST(y + r * n + j + LANES, b0);
+        }
     }
-    for (; j < n; j++) {
-        REAL sum = 0;
-        for (size_t i = 0; i < n; i++) sum += x[i] * q[i * n + j];
-        y[j] = sum;
-    }
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = whole; j < n; j++) {
+            REAL sum = 0;
+            for (size_t i = 0; i < n; i++) sum += x[r * n + i] * q[i * n + j];
+            y[r * n + j] = sum;
+        }
 }
 
 #undef LD

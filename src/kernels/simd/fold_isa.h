@@ -147,6 +147,86 @@ static bool round_to_f32(float *y, const void *x_, double scale, rq_dtype dtype,
     return finite;
 }
 
+/* ---- the same for panels: eight columns at a time, whole rows in one call ---- */
+
+static void load_panel_f64(void *x_, size_t x_stride, const void *src, size_t src_stride, rq_dtype dtype,
+                           const void *row_gain, size_t rows, size_t cols) {
+    const double *gain = row_gain;
+    const size_t item = rq_dtype_bytes(dtype), whole = dtype == RQ_F16 ? 0 : cols / 8 * 8;
+    for (size_t r = 0; r < rows; r++) {
+        double *x = (double *)x_ + r * x_stride;
+        const char *p = (const char *)src + r * src_stride;
+        const double g = gain ? gain[r] : 1.0;
+        for (size_t c = 0; c < whole; c += 8) {
+            f64x8 v;
+            if (dtype == RQ_BF16)
+                v = __builtin_convertvector(bf16_widen((const uint16_t *)(const void *)p + c), f64x8);
+            else if (dtype == RQ_F32)
+                v = __builtin_convertvector((f32x8) * (const f32x8u *)(const void *)(p + 4 * c), f64x8);
+            else
+                v = *(const f64x8u *)(const void *)(p + 8 * c);
+            *(f64x8u *)(x + c) = v * g;
+        }
+    }
+    if (whole < cols)
+        rq_fold_ref[0].load_panel((double *)x_ + whole, x_stride, (const char *)src + whole * item, src_stride, dtype,
+                                  row_gain, rows, cols - whole);
+}
+
+static void load_panel_f32(void *x_, size_t x_stride, const void *src, size_t src_stride, rq_dtype dtype,
+                           const void *row_gain, size_t rows, size_t cols) {
+    const float *gain = row_gain;
+    const size_t item = rq_dtype_bytes(dtype);
+    const size_t whole = dtype == RQ_BF16 || dtype == RQ_F32 ? cols / 8 * 8 : 0;
+    for (size_t r = 0; r < rows; r++) {
+        float *x = (float *)x_ + r * x_stride;
+        const char *p = (const char *)src + r * src_stride;
+        const float g = gain ? gain[r] : 1.0f;
+        for (size_t c = 0; c < whole; c += 8) {
+            const f32x8 v = dtype == RQ_BF16 ? bf16_widen((const uint16_t *)(const void *)p + c)
+                                             : (f32x8) * (const f32x8u *)(const void *)(p + 4 * c);
+            *(f32x8u *)(x + c) = v * g;
+        }
+    }
+    if (whole < cols)
+        rq_fold_ref[1].load_panel((float *)x_ + whole, x_stride, (const char *)src + whole * item, src_stride, dtype,
+                                  row_gain, rows, cols - whole);
+}
+
+static bool round_panel_f64(float *y, size_t y_stride, const void *x_, size_t x_stride, double scale, rq_dtype dtype,
+                            size_t rows, size_t cols) {
+    const double *x = x_;
+    const size_t whole = dtype == RQ_F16 ? 0 : cols / 8 * 8;
+    const u32x8 half = (u32x8){0} + 0x8000u, top = (u32x8){0} + 0x7f800000u;
+    const u32x8 low = dtype == RQ_BF16 ? (u32x8){0} + 0xffffu : (u32x8){0};
+    u32x8 bad = {0};
+    bool finite = true;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < whole; c += 8) {
+            float *to = y + r * y_stride + c;
+            const double *from = x + r * x_stride + c;
+            f32x8 v = scaled_f64(from, scale);
+            const u32x8 tie = (u32x8)(((u32x8)v & low) == half);
+            if (dtype == RQ_BF16) v = bf16_round(v);
+            *(f32x8u *)to = v;
+            bad |= (u32x8)(((u32x8)v & top) == top);
+            if (__builtin_expect(any32(tie), 0)) finite &= rq_fold_ref[0].round_to(to, from, scale, dtype, 8);
+        }
+    if (any32(bad)) finite = false;
+    if (whole < cols)
+        finite &=
+            rq_fold_ref[0].round_panel(y + whole, y_stride, x + whole, x_stride, scale, dtype, rows, cols - whole);
+    return finite;
+}
+
+static bool round_panel_f32(float *y, size_t y_stride, const void *x, size_t x_stride, double scale, rq_dtype dtype,
+                            size_t rows, size_t cols) {
+    bool finite = true;
+    for (size_t r = 0; r < rows; r++)
+        finite &= round_to_f32(y + r * y_stride, (const float *)x + r * x_stride, scale, dtype, cols);
+    return finite;
+}
+
 static void store(void *dst, const float *y, rq_dtype dtype, size_t n) {
     size_t i = 0;
     if (dtype == RQ_BF16) /* y is already a bf16 value: its upper half */
@@ -188,13 +268,17 @@ void FOLD_TABLE(rq_kernels *table) {
     table->fold[0].load = load_f64;
     table->fold[0].fwht_row = fwht_row_f64;
     table->fold[0].fwht_cols = fwht_cols_f64;
-    table->fold[0].dense_row = dense_row_f64;
+    table->fold[0].dense_rows = dense_rows_f64;
     table->fold[0].round_to = round_to_f64;
+    table->fold[0].load_panel = load_panel_f64;
+    table->fold[0].round_panel = round_panel_f64;
     table->fold[1].load = load_f32;
     table->fold[1].fwht_row = fwht_row_f32;
     table->fold[1].fwht_cols = fwht_cols_f32;
-    table->fold[1].dense_row = dense_row_f32;
+    table->fold[1].dense_rows = dense_rows_f32;
     table->fold[1].round_to = round_to_f32;
+    table->fold[1].load_panel = load_panel_f32;
+    table->fold[1].round_panel = round_panel_f32;
     table->store = store;
     table->find_nonfinite = find_nonfinite;
 }
