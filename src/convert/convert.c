@@ -98,7 +98,9 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
     if (st == RQ_OK) st = write_text(&r->output, "model.safetensors.index.json", index, err);
     free(index);
     if (st == RQ_OK && r->plan.folded) st = rq_rotation_set_write(&r->rotations, r->output.temporary, err);
-    if (st == RQ_OK) st = rq_package_files(&r->plan, &r->source, options, fingerprint, r->output.temporary, notes, err);
+    if (st == RQ_OK)
+        st = rq_package_files(&r->plan, &r->source, options, r->plan.folded ? &r->rotations : NULL, fingerprint,
+                              r->output.temporary, err);
     if (st == RQ_OK && options->interrupted && *options->interrupted)
         st = rq_fail(err, RQ_ERR_INTERRUPTED, "interrupted");
     if (st == RQ_OK) st = rq_output_commit(&r->output, &r->layout, options->sync, err);
