@@ -73,6 +73,7 @@ static rq_status make_rotations(run *r, rq_error *err) {
 static rq_status convert(run *r, const char *src, const char *dst, const rq_convert_options *options, unsigned threads,
                          rq_notes *notes, rq_error *err) {
     const size_t real_bytes = options->fold_precision == RQ_FOLD_F32 ? sizeof(float) : sizeof(double);
+    const size_t slot_bytes = options->slot_bytes ? options->slot_bytes : RQ_SLOT_BYTES;
     char fingerprint[65];
     rq_status st = rq_checkpoint_open(src, &r->ckpt, notes, err);
     if (st == RQ_OK) st = rq_source_init(r->ckpt, &r->source, err);
@@ -82,7 +83,7 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
     if (st == RQ_OK) st = make_rotations(r, err);
     if (st == RQ_OK) st = rq_source_fingerprint(&r->source, fingerprint, err);
     if (st == RQ_OK) st = rq_layout_make(&r->plan, options->max_shard_bytes, &r->layout, err);
-    if (st == RQ_OK) st = rq_units_make(&r->plan, &r->layout, real_bytes, RQ_SLOT_BYTES, &r->units, err);
+    if (st == RQ_OK) st = rq_units_make(&r->plan, &r->layout, real_bytes, slot_bytes, &r->units, err);
     if (st == RQ_OK) st = rq_output_begin(dst, src, options->force, r->layout.tensor_bytes, &r->output, err);
     if (st == RQ_OK) st = rq_output_create_shards(&r->output, &r->layout, err);
     if (st != RQ_OK) return st;
@@ -97,7 +98,9 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
     if (st == RQ_OK) st = write_text(&r->output, "model.safetensors.index.json", index, err);
     free(index);
     if (st == RQ_OK && r->plan.folded) st = rq_rotation_set_write(&r->rotations, r->output.temporary, err);
-    if (st == RQ_OK) st = rq_package_files(&r->plan, &r->source, options, fingerprint, r->output.temporary, notes, err);
+    if (st == RQ_OK)
+        st = rq_package_files(&r->plan, &r->source, options, r->plan.folded ? &r->rotations : NULL, fingerprint,
+                              r->output.temporary, err);
     if (st == RQ_OK && options->interrupted && *options->interrupted)
         st = rq_fail(err, RQ_ERR_INTERRUPTED, "interrupted");
     if (st == RQ_OK) st = rq_output_commit(&r->output, &r->layout, options->sync, err);
