@@ -43,7 +43,7 @@ rq_status rq_rotation_spec_parse(const char *text, rq_rotation_spec *spec, rq_er
 }
 
 rq_status rq_rotation_check_r2(size_t head_dim, size_t K, size_t layers, rq_error *err) {
-    if (head_dim == 0 || head_dim > RQ_ROTATION_R2_MAX || layers == 0 || layers > RQ_ROTATION_LAYERS_MAX ||
+    if (head_dim == 0 || head_dim > RQ_ROTATION_R2_MAX || layers > RQ_ROTATION_LAYERS_MAX ||
         head_dim * layers > RQ_ROTATION_R2_SIGNS_MAX)
         return rq_fail(err, RQ_ERR_UNSUPPORTED,
                        "R2 of order %zu for %zu layers: the limits are order %zu, %zu layers, and a product of %zu",

@@ -146,37 +146,44 @@ static rq_status write_all(int fd, const char *path, const void *data, size_t by
     return RQ_OK;
 }
 
-/* Writes the matrices as F64 tensors; `scratch` is big enough for one that has to be computed. */
-static rq_status write_matrices(int fd, const char *path, const rq_rotation *const *matrices,
-                                const rq_tensor_info *infos, char *const *names, size_t count, double *scratch,
-                                rq_error *err) {
+/* The elements of one matrix, computed first where a seed stands for it. */
+static rq_status write_matrix(int fd, const char *path, const rq_rotation *q, rq_error *err) {
+    const size_t bytes = q->n * q->n * sizeof(double); /* n is at most RQ_ROTATION_DENSE_MAX */
+    if (q->dense) return write_all(fd, path, q->dense, bytes, err);
+    double *computed = rq_aligned_alloc(bytes);
+    if (!computed) return rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a [%zu, %zu] matrix", path, q->n, q->n);
+    rq_rotation_to_dense(q, computed);
+    const rq_status st = write_all(fd, path, computed, bytes, err);
+    rq_aligned_free(computed);
+    return st;
+}
+
+typedef struct table_entry {
+    const rq_rotation *matrix;
+    char name[32];
+} table_entry;
+
+static rq_status write_matrices(int fd, const char *path, const table_entry *entries, const rq_tensor_info *infos,
+                                size_t count, rq_error *err) {
     rq_status st = RQ_OK;
-    for (size_t i = 0; st == RQ_OK && i < count; i++) { /* infos are in file order, matrices in ours */
+    for (size_t i = 0; st == RQ_OK && i < count; i++) { /* infos are in file order, entries in ours */
         size_t at = 0;
-        while (strcmp(infos[i].name, names[at]) != 0) at++;
-        const rq_rotation *q = matrices[at];
-        const double *values = q->dense;
-        if (!values) {
-            rq_rotation_to_dense(q, scratch);
-            values = scratch;
-        }
-        st = write_all(fd, path, values, (size_t)infos[i].bytes, err);
+        while (strcmp(infos[i].name, entries[at].name) != 0) at++;
+        st = write_matrix(fd, path, entries[at].matrix, err);
     }
     return st;
 }
 
-/* `everything`: also the kinds that the sidecar describes by a seed. */
+/* `everything`: also the kinds that the sidecar describes by a seed. No file when there is nothing to write. */
 static rq_status write_tensors(const rq_rotation_set *set, bool everything, const char *path, rq_error *err) {
     rq_status st = RQ_OK;
     const size_t limit = 1 + (set->r2 ? set->n_layers : 0);
-    size_t count = 0, largest = 0, header_bytes = 0;
-    double *scratch = NULL;
+    size_t count = 0, header_bytes = 0;
     char *header = NULL;
     int fd = -1;
-    const rq_rotation **matrices = calloc(limit, sizeof *matrices);
+    table_entry *entries = calloc(limit, sizeof *entries);
     rq_tensor_info *infos = calloc(limit, sizeof *infos);
-    char **names = calloc(limit, sizeof *names);
-    if (!matrices || !infos || !names) {
+    if (!entries || !infos) {
         st = rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a table of %zu tensors", path, limit);
         goto done;
     }
@@ -188,26 +195,19 @@ static rq_status write_tensors(const rq_rotation_set *set, bool everything, cons
                          path, q->n, RQ_ROTATION_DENSE_MAX);
             goto done;
         }
-        names[count] = i ? rq_format("R2.%zu", i - 1) : rq_strdup("R1");
-        if (!names[count]) {
-            st = rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a tensor name", path);
-            goto done;
-        }
-        matrices[count] = q;
-        infos[count] = (rq_tensor_info){.name = names[count],
-                                        .dtype = RQ_F64,
-                                        .rank = 2,
-                                        .shape = {q->n, q->n},
-                                        .bytes = (uint64_t)q->n * q->n * sizeof(double)};
-        if (!q->dense && q->n > largest) largest = q->n;
-        count++;
+        table_entry *entry = &entries[count];
+        entry->matrix = q;
+        if (i)
+            snprintf(entry->name, sizeof entry->name, "R2.%zu", i - 1);
+        else
+            snprintf(entry->name, sizeof entry->name, "R1");
+        infos[count++] = (rq_tensor_info){.name = entry->name,
+                                          .dtype = RQ_F64,
+                                          .rank = 2,
+                                          .shape = {q->n, q->n},
+                                          .bytes = (uint64_t)q->n * q->n * sizeof(double)};
     }
     if (count == 0) goto done;
-    scratch = largest ? rq_aligned_alloc(largest * largest * sizeof *scratch) : NULL;
-    if (largest && !scratch) {
-        st = rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a [%zu, %zu] matrix", path, largest, largest);
-        goto done;
-    }
     st = rq_safetensors_build_header(infos, count, NULL, &header, &header_bytes, err);
     if (st != RQ_OK) goto done;
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -216,16 +216,13 @@ static rq_status write_tensors(const rq_rotation_set *set, bool everything, cons
         goto done;
     }
     st = write_all(fd, path, header, header_bytes, err);
-    if (st == RQ_OK) st = write_matrices(fd, path, matrices, infos, names, count, scratch, err);
+    if (st == RQ_OK) st = write_matrices(fd, path, entries, infos, count, err);
 done:
     if (fd >= 0 && close(fd) != 0 && st == RQ_OK)
         st = rq_fail(err, RQ_ERR_IO, "%s: close failed: %s", path, strerror(errno));
     free(header);
-    rq_aligned_free(scratch);
-    for (size_t i = 0; names && i < limit; i++) free(names[i]);
-    free(names);
     free(infos);
-    free(matrices);
+    free(entries);
     return st;
 }
 
@@ -234,14 +231,19 @@ rq_status rq_rotation_set_export(const rq_rotation_set *set, const char *path, r
 }
 
 rq_status rq_rotation_set_write(const rq_rotation_set *set, const char *directory, rq_error *err) {
-    char *text = NULL;
-    char *json_path = rq_path_join(directory, RQ_SIDECAR_JSON);
-    char *tensor_path = rq_path_join(directory, RQ_SIDECAR_TENSORS);
-    rq_status st = json_path && tensor_path ? rq_rotation_set_json(set, &text, err)
-                                            : rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a path", directory);
+    char *text = NULL, *json_path = NULL, *tensor_path = NULL;
+    rq_status st = rq_rotation_set_json(set, &text, err);
+    if (st != RQ_OK) return st;
+    json_path = rq_path_join(directory, RQ_SIDECAR_JSON);
+    tensor_path = rq_path_join(directory, RQ_SIDECAR_TENSORS);
+    if (!json_path || !tensor_path) {
+        st = rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a path", directory);
+        goto done;
+    }
     /* The matrices first: a description must never point at a file that is not there yet. */
-    if (st == RQ_OK) st = write_tensors(set, false, tensor_path, err);
+    st = write_tensors(set, false, tensor_path, err);
     if (st == RQ_OK) st = rq_write_file(json_path, text, strlen(text), err);
+done:
     free(text);
     free(tensor_path);
     free(json_path);

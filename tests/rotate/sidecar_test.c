@@ -222,7 +222,7 @@ static void every_edited_word_is_refused_with_a_sentence_that_names_it(void **st
         {"70e90eda", "70e90edb", RQ_ERR_MISMATCH, "HK_sha256"},
         {"\"signs_sha256\": \"", "\"signs_sha256\": \"0", RQ_ERR_MISMATCH, "signs_sha256"},
         {"\"n_layers\": 2", "\"n_layers\": 3", RQ_ERR_MISMATCH, "R2"},
-        {"\"n_layers\": 2", "\"n_layers\": 0", RQ_ERR_UNSUPPORTED, "R2"},
+        {"\"n_layers\": 2", "\"n_layers\": 0", RQ_ERR_FORMAT, "n_layers"},
         {"\"n_layers\": 2", "\"n_layers\": 99999999", RQ_ERR_UNSUPPORTED, "n_layers"},
         {"\"layers\": \"all\"", "\"layers\": \"some\"", RQ_ERR_UNSUPPORTED, "layers"},
         {"1 + layer", "2 + layer", RQ_ERR_UNSUPPORTED, "stream"},
