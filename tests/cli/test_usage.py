@@ -72,7 +72,11 @@ def test_the_summary_is_one_line_with_the_numbers(tiny, out):
 
 def test_plan_prints_the_expected_table(tiny):
     done = rotq.succeed("plan", tiny("llama-bias", dtype="BF16"), "-q", "--q-group-size", "32", "--threads", "2")
-    assert done.stdout == (EXPECTED / "plan-llama-bias.txt").read_text()
+    lines = done.stdout.splitlines(keepends=True)
+    memory = [line for line in lines if line.startswith("memory")]  # an estimate that may change with the engine
+    assert len(memory) == 1 and re.fullmatch(r"memory +[\d.]+ MB at most\n", memory[0])
+    lines.remove(memory[0])
+    assert "".join(lines) == (EXPECTED / "plan-llama-bias.txt").read_text()
 
 
 def test_plan_reads_no_weights(own):
@@ -99,8 +103,8 @@ def test_dry_run_is_the_plan_and_writes_nothing(tiny, out):
 def test_the_plan_foretells_the_output(tiny, out, options):
     src = tiny("qwen3", dtype="BF16")
     plan, report = rotq.plan(src, *options), rotq.convert(src, out, *options)
-    assert plan["total_bytes"] == report["output_bytes"]
-    assert plan["bits_per_weight"] == pytest.approx(report["bits_per_weight"], abs=1e-9)
+    assert plan["totals"]["bytes"] == report["output_bytes"]
+    assert plan["totals"]["bits_per_weight"] == pytest.approx(report["bits_per_weight"], abs=1e-9)
     stored = tensors.read_model(out)
     assert {t["name"] for t in plan["tensors"]} == {n for n in stored if not n.endswith((".scales", ".biases"))}
     for t in plan["tensors"]:
@@ -114,8 +118,8 @@ def test_rotation_show_and_verify_read_what_convert_wrote(tiny, out):
     shown = rotq.succeed("rotation", "show", out / "rotation.json").stdout
     assert "320" in shown and "21" in shown and "hadamard" in shown
     verified = rotq.succeed("rotation", "verify", out / "rotation.json").stdout
-    errors = [float(x) for x in re.findall(r"\d\.?\d*e-\d+", verified)]
-    assert errors and max(errors) < 1e-10
+    errors = [float(x) for x in re.findall(r"(?:R1|R2) ([\d.]+(?:e-\d+)?)", verified)]
+    assert len(errors) == 2 and max(errors) < 1e-14
 
 
 def test_metadata_names_what_was_done(tiny, out):
