@@ -1,12 +1,12 @@
 #include "model/json_text.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "tensor/json_util.h"
 
-#define SIDE_FILE_LIMIT ((size_t)64 << 20)
+#define SIDE_FILE_LIMIT ((size_t)64 << 20) /* tokenizer_config.json can hold a large vocabulary of added tokens */
 #define DEPTH_LIMIT 128
 
 static void put_real(rq_text *out, double x) {
@@ -138,24 +138,11 @@ done:
     return text;
 }
 
-rq_status rq_json_read_path(const char *path, json_t **value, rq_error *err) {
-    char *data = NULL;
-    size_t bytes = 0;
-    rq_status st = rq_read_file(path, SIDE_FILE_LIMIT, &data, &bytes, err);
-    if (st) return st;
-    json_error_t where;
-    json_t *parsed = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &where);
-    free(data);
-    if (!parsed) return rq_fail(err, RQ_ERR_FORMAT, "%s: line %d: %s", path, where.line, where.text);
-    *value = parsed;
-    return RQ_OK;
-}
-
 rq_status rq_json_read_side_file(const char *directory, const char *name, json_t **value, rq_error *err) {
     *value = NULL;
     char *path = rq_path_join(directory, name);
     if (!path) return rq_fail(err, RQ_ERR_NOMEM, "%s: out of memory", name);
-    const rq_status st = rq_path_exists(path) ? rq_json_read_path(path, value, err) : RQ_OK;
+    const rq_status st = rq_path_exists(path) ? rq_json_load(path, SIDE_FILE_LIMIT, value, NULL, NULL, err) : RQ_OK;
     free(path);
     return st;
 }

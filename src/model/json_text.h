@@ -18,8 +18,7 @@ char *rq_json_pretty_sorted(const json_t *object);
 /* Every object with sorted keys, recursively: a new reference; NULL when out of memory. */
 json_t *rq_json_sorted_copy(const json_t *value);
 
-/* Parses directory/name. *value is NULL when the file does not exist. RQ_ERR_FORMAT names file, line and reason. */
+/* Parses directory/name, an object. *value is NULL when the file does not exist. */
 RQ_CHECK rq_status rq_json_read_side_file(const char *directory, const char *name, json_t **value, rq_error *err);
-RQ_CHECK rq_status rq_json_read_path(const char *path, json_t **value, rq_error *err);
 
 #endif

@@ -1,6 +1,5 @@
 #include "model/names.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 

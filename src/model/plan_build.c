@@ -65,20 +65,9 @@ static const char *shape_text(const uint64_t *shape, unsigned rank, char *buffer
 /* ---- drafts ---- */
 
 static bool find_tensor(const builder *b, const char *name, size_t *index) {
-    size_t low = 0, high = b->source->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        const int order = strcmp(b->source->tensors[middle].name, name);
-        if (order == 0) {
-            *index = middle;
-            return true;
-        }
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return false;
+    const rq_source_tensor *found = b->source->count ? rq_source_find(b->source, name) : NULL;
+    if (found) *index = (size_t)(found - b->source->tensors);
+    return found != NULL;
 }
 
 /* Appends; NULL when out of memory. `name` must live in the arena or the source's checkpoint: it is copied. */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "model/json_text.h"
 #include "model/names.h"
+#include "tensor/json_util.h"
 
 #define LISTED_NAMES 6
 
@@ -192,7 +192,7 @@ rq_status rq_recipe_open(const char *text, const rq_quant_format *base, rq_recip
                      "recipe %s: neither a file nor one of tq-mixed, mixed_2_6, mixed_3_4, mixed_3_6, mixed_4_6", text);
         goto done;
     }
-    if ((st = rq_json_read_path(text, &value, err))) goto done;
+    if ((st = rq_json_load(text, RQ_CONFIG_BYTES_MAX, &value, NULL, NULL, err))) goto done;
     st = rq_recipe_parse(value, text, base, recipe, err);
 done:
     rq_recipe_deinit(&made);
