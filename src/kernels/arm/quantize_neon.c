@@ -73,6 +73,22 @@ static inline vf v_reduce_max(const vf x[4]) { return vpmaxq_f32(vpmaxq_f32(x[0]
 static inline vf v_reduce_min(const vf x[4]) { return vpminq_f32(vpminq_f32(x[0], x[1]), vpminq_f32(x[2], x[3])); }
 static inline vi v_reduce_max_int(const vi x[4]) { return vpmaxq_s32(vpmaxq_s32(x[0], x[1]), vpmaxq_s32(x[2], x[3])); }
 
-#include "kernels/simd/quantize_body.h"
+/* out[t], lane i = w[i][j + t]. */
+static inline void v_transpose(const float *const *w, size_t j, vf out[4]) {
+    const float32x4_t a = vld1q_f32(w[0] + j), b = vld1q_f32(w[1] + j);
+    const float32x4_t c = vld1q_f32(w[2] + j), d = vld1q_f32(w[3] + j);
+    const float32x4_t ab = vzip1q_f32(a, b), ab2 = vzip2q_f32(a, b);
+    const float32x4_t cd = vzip1q_f32(c, d), cd2 = vzip2q_f32(c, d);
+    out[0] = vcombine_f32(vget_low_f32(ab), vget_low_f32(cd));
+    out[1] = vcombine_f32(vget_high_f32(ab), vget_high_f32(cd));
+    out[2] = vcombine_f32(vget_low_f32(ab2), vget_low_f32(cd2));
+    out[3] = vcombine_f32(vget_high_f32(ab2), vget_high_f32(cd2));
+}
 
-void rq_quantize_kernels_neon(rq_kernels *table) { table->quantize_mlx = quantize_mlx; }
+#include "kernels/simd/quantize_body.h"
+#include "kernels/simd/search_body.h"
+
+void rq_quantize_kernels_neon(rq_kernels *table) {
+    table->quantize_mlx = quantize_mlx;
+    table->quantize_search = quantize_search;
+}

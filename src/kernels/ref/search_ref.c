@@ -168,10 +168,10 @@ static rq_group affine_group(const rq_quant_format *format, rq_dtype T, const fl
 /* x >= 0 as the nearest value of a small float type: its spacing is that of f32 numbers `shift` exponents higher, down
  * to the exponent of `least`. */
 static float nearest_value(float x, float least, uint32_t shift, float most) {
+    x = x < most ? x : most;
     const uint32_t own = bits_of(x) & 0x7f800000u, floor = bits_of(least);
     const float step = float_of((own > floor ? own : floor) + (shift << 23));
-    const float q = (x + step) - step;
-    return q < most ? q : most;
+    return (x + step) - step;
 }
 
 static float nearest_e2m1(float x) { return nearest_value(x, 1.0f, 22, 6.0f); }

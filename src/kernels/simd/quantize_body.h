@@ -75,6 +75,20 @@ INLINE void affine_unit(const float *w, float bias, float s, float below, float 
     memcpy(codes, &bytes, UNIT);
 }
 
+/* rq_affine_range_ref. */
+INLINE void affine_range(vf low, vf high, vf n, vf *scale, vf *bias) {
+    const vf eps = v_set(1e-7f);
+    const vi from_min = abs_f(low) > abs_f(high);
+    vf step = (high - low) / n;
+    step = select_f(step < eps, eps, step);
+    step = (vf)((vi)step ^ (~from_min & INT32_MIN));
+    const vf edge = select_f(from_min, low, high);
+    const vf q0 = v_round(edge / step);
+    const vi anchored = q0 != v_set(0);
+    *scale = select_f(anchored, edge / q0, step);
+    *bias = (vf)((vi)edge & anchored);
+}
+
 INLINE void affine_batch(batch *b, unsigned bits, size_t g, rq_dtype T, const rq_quant_format *format) {
     const unsigned n = (1u << bits) - 1;
     vf most[BATCH], least[BATCH];
@@ -93,16 +107,8 @@ INLINE void affine_batch(batch *b, unsigned bits, size_t g, rq_dtype T, const rq
     int32_t odd[BATCH], scale_bits[BATCH], bias_bits[BATCH];
     for (int v = 0; v < BATCH_VECS; v++) {
         const vf high = v_reduce_max(most + v * LANES), low = v_reduce_min(least + v * LANES);
-        const vf eps = v_set(1e-7f);
-        const vi from_min = abs_f(low) > abs_f(high);
-        vf step = (high - low) / v_set((float)n);
-        step = select_f(step < eps, eps, step);
-        step = (vf)((vi)step ^ (~from_min & INT32_MIN));
-        const vf edge = select_f(from_min, low, high);
-        const vf q0 = v_round(edge / step);
-        const vi anchored = q0 != v_set(0);
-        step = select_f(anchored, edge / q0, step);
-        const vf base = (vf)((vi)edge & anchored);
+        vf step, base;
+        affine_range(low, high, v_set((float)n), &step, &base);
         const vf inverse = v_set(1) / step;
         /* Comparisons that fail for NaN: also every group that holds an infinity. */
         const vi fine = (abs_f(step) <= v_set(0x1p100f)) & (abs_f(step) >= v_set(0x1p-100f)) &
@@ -160,6 +166,11 @@ INLINE vi e4m3_codes(vf x) {
     return (vi)(x + (vf)step) - step + shift_right(exponent - 0x3c800000, 20);
 }
 
+/* Values of E4M3 codes in [0, 0x7e]. */
+INLINE vf e4m3_values(vi code) {
+    return select_f(code < 8, v_to_float(code) * v_set(0x1p-9f), (vf)((code << 20) + (120 << 23)));
+}
+
 INLINE void e4m3_unit(const float *w, float r, uint8_t *codes) {
     vi q[UNIT_VECS];
     for (int u = 0; u < UNIT_VECS; u++) {
@@ -181,16 +192,20 @@ INLINE void batch_amax(const batch *b, size_t g, vi amax[BATCH_VECS]) {
     for (int v = 0; v < BATCH_VECS; v++) amax[v] = v_reduce_max_int(most + v * LANES);
 }
 
+/* Biased exponent of mlx's scale, where that is a normal number: the smallest power of two that is not below amax / M
+ * rounded to T; 127 for 0. */
+INLINE vi mx_byte(vf amax, bool wide, rq_dtype T) {
+    const vf s = round_to_dtype(amax / v_set(wide ? 448 : 6), T);
+    return select_i(s == v_set(0), v_set_int(127), shift_right((vi)s + 0x7fffff, 23));
+}
+
 INLINE void mx_batch(batch *b, bool wide, rq_dtype T, const rq_quant_format *format) {
     vi amax[BATCH_VECS];
     float r[BATCH];
     int32_t odd[BATCH], byte[BATCH];
     batch_amax(b, 32, amax);
     for (int v = 0; v < BATCH_VECS; v++) {
-        const vf s = round_to_dtype((vf)amax[v] / v_set(wide ? 448 : 6), T);
-        const vi zero = s == v_set(0);
-        /* Biased exponent of the smallest power of two that is not below s; s is a normal number when not odd. */
-        const vi e = select_i(zero, v_set_int(127), shift_right((vi)s + 0x7fffff, 23));
+        const vi e = mx_byte((vf)amax[v], wide, T);
         const vi small = (amax[v] != 0) & (amax[v] < (27 << 23)); /* 2^-100 */
         v_store_int(odd + v * LANES, small | (amax[v] >= 0x7f800000));
         v_store_int(byte + v * LANES, e);
@@ -223,7 +238,7 @@ INLINE void nvfp4_batch(batch *b, rq_dtype T, const rq_quant_format *format, rq_
     batch_amax(b, 16, amax);
     for (int v = 0; v < BATCH_VECS; v++) {
         const vi code = e4m3_codes(round_to_dtype((vf)amax[v] / v_set(6), T));
-        const vf scale = select_f(code < 8, v_to_float(code) * v_set(0x1p-9f), (vf)((code << 20) + (120 << 23)));
+        const vf scale = e4m3_values(code);
         const vi zero = code == 0;
         v_store_int(odd + v * LANES, amax[v] >= (151 << 23)); /* 2^24: distances to the E2M1 values would round */
         v_store_int(byte + v * LANES, code);
@@ -308,12 +323,27 @@ INLINE void pack_codes(unsigned bits, const uint8_t *codes, size_t n, uint8_t *o
 
 /* ---- the kernel ---- */
 
-static void code_batch(batch *b, const rq_quant_format *format, rq_dtype T, rq_quant_counts *counts) {
-    const size_t g = format->group_size, code_bytes = g * format->bits / 8;
+/* Makes the unused groups repeat the last one, so that all lanes have something to read. */
+INLINE void fill_up(batch *b) {
     for (size_t i = b->count; i < BATCH; i++) b->w[i] = b->w[b->count - 1];
+}
+
+/* Packs the codes and empties the batch. */
+INLINE void pack_batch(batch *b, const rq_quant_format *format, rq_quant_counts *counts) {
+    const size_t g = format->group_size, code_bytes = g * format->bits / 8;
+    for (size_t i = 0, run; i < b->count; i += run) {
+        for (run = 1; i + run < b->count && b->packed[i + run] == b->packed[i] + run * code_bytes;) run++;
+        pack_codes(format->bits, b->codes + i * g, run * g, b->packed[i]);
+    }
+    counts->groups += b->count;
+    b->count = 0;
+}
+
+static void mlx_batch(batch *b, const rq_quant_format *format, rq_dtype T, rq_quant_counts *counts) {
+    fill_up(b);
     switch (format->mode) {
     case RQ_AFFINE:
-        affine_batch(b, format->bits, g, T, format);
+        affine_batch(b, format->bits, format->group_size, T, format);
         break;
     case RQ_MXFP4:
         mx_batch(b, false, T, format);
@@ -325,12 +355,7 @@ static void code_batch(batch *b, const rq_quant_format *format, rq_dtype T, rq_q
         nvfp4_batch(b, T, format, counts);
         break;
     }
-    for (size_t i = 0, run; i < b->count; i += run) {
-        for (run = 1; i + run < b->count && b->packed[i + run] == b->packed[i] + run * code_bytes;) run++;
-        pack_codes(format->bits, b->codes + i * g, run * g, b->packed[i]);
-    }
-    counts->groups += b->count;
-    b->count = 0;
+    pack_batch(b, format, counts);
 }
 
 typedef void batch_fn(batch *b, const rq_quant_format *format, rq_dtype T, rq_quant_counts *counts);
@@ -362,6 +387,6 @@ INLINE void for_batches(batch_fn *code, const rq_quant_format *format, rq_dtype 
 static void quantize_mlx(const rq_quant_format *format, rq_dtype storage, const float *w, size_t w_stride, size_t rows,
                          size_t cols, void *codes, size_t codes_stride, void *scales, void *biases,
                          size_t scales_stride, rq_quant_counts *counts) {
-    for_batches(code_batch, format, storage, w, w_stride, rows, cols, codes, codes_stride, scales, biases,
-                scales_stride, counts);
+    for_batches(mlx_batch, format, storage, w, w_stride, rows, cols, codes, codes_stride, scales, biases, scales_stride,
+                counts);
 }

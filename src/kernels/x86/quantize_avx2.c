@@ -72,6 +72,29 @@ REDUCE(v_reduce_max, vf, _mm256_max_ps)
 REDUCE(v_reduce_min, vf, _mm256_min_ps)
 REDUCE(v_reduce_max_int, vi, MAX_AS_INT)
 
-#include "kernels/simd/quantize_body.h"
+/* out[t], lane i = w[i][j + t]. */
+static inline void v_transpose(const float *const *w, size_t j, vf out[8]) {
+    __m256 u[4][2]; /* [m][i]: elements 4k + m of groups 4i .. 4i+3 in 128-bit lane k */
+    for (int i = 0; i < 2; i++) {
+        const __m256 a = _mm256_loadu_ps(w[4 * i] + j), b = _mm256_loadu_ps(w[4 * i + 1] + j);
+        const __m256 c = _mm256_loadu_ps(w[4 * i + 2] + j), d = _mm256_loadu_ps(w[4 * i + 3] + j);
+        const __m256 ab = _mm256_unpacklo_ps(a, b), cd = _mm256_unpacklo_ps(c, d);
+        const __m256 ab2 = _mm256_unpackhi_ps(a, b), cd2 = _mm256_unpackhi_ps(c, d);
+        u[0][i] = _mm256_shuffle_ps(ab, cd, 0x44);
+        u[1][i] = _mm256_shuffle_ps(ab, cd, 0xee);
+        u[2][i] = _mm256_shuffle_ps(ab2, cd2, 0x44);
+        u[3][i] = _mm256_shuffle_ps(ab2, cd2, 0xee);
+    }
+    for (int m = 0; m < 4; m++) {
+        out[m] = _mm256_permute2f128_ps(u[m][0], u[m][1], 0x20);
+        out[4 + m] = _mm256_permute2f128_ps(u[m][0], u[m][1], 0x31);
+    }
+}
 
-void rq_quantize_kernels_avx2(rq_kernels *table) { table->quantize_mlx = quantize_mlx; }
+#include "kernels/simd/quantize_body.h"
+#include "kernels/simd/search_body.h"
+
+void rq_quantize_kernels_avx2(rq_kernels *table) {
+    table->quantize_mlx = quantize_mlx;
+    table->quantize_search = quantize_search;
+}

@@ -70,6 +70,35 @@ REDUCE(v_reduce_max, vf, _mm512_max_ps)
 REDUCE(v_reduce_min, vf, _mm512_min_ps)
 REDUCE(v_reduce_max_int, vi, MAX_AS_INT)
 
-#include "kernels/simd/quantize_body.h"
+/* out[t], lane i = w[i][j + t]. */
+static inline void v_transpose(const float *const *w, size_t j, vf out[16]) {
+    __m512 u[4][4]; /* [m][i]: elements 4k + m of groups 4i .. 4i+3 in 128-bit lane k */
+    for (int i = 0; i < 4; i++) {
+        const __m512 a = _mm512_loadu_ps(w[4 * i] + j), b = _mm512_loadu_ps(w[4 * i + 1] + j);
+        const __m512 c = _mm512_loadu_ps(w[4 * i + 2] + j), d = _mm512_loadu_ps(w[4 * i + 3] + j);
+        const __m512 ab = _mm512_unpacklo_ps(a, b), cd = _mm512_unpacklo_ps(c, d);
+        const __m512 ab2 = _mm512_unpackhi_ps(a, b), cd2 = _mm512_unpackhi_ps(c, d);
+        u[0][i] = _mm512_shuffle_ps(ab, cd, 0x44);
+        u[1][i] = _mm512_shuffle_ps(ab, cd, 0xee);
+        u[2][i] = _mm512_shuffle_ps(ab2, cd2, 0x44);
+        u[3][i] = _mm512_shuffle_ps(ab2, cd2, 0xee);
+    }
+    for (int m = 0; m < 4; m++) {
+        const __m512 even = _mm512_shuffle_f32x4(u[m][0], u[m][1], 0x88);
+        const __m512 even2 = _mm512_shuffle_f32x4(u[m][2], u[m][3], 0x88);
+        const __m512 odd = _mm512_shuffle_f32x4(u[m][0], u[m][1], 0xdd);
+        const __m512 odd2 = _mm512_shuffle_f32x4(u[m][2], u[m][3], 0xdd);
+        out[m] = _mm512_shuffle_f32x4(even, even2, 0x88);
+        out[4 + m] = _mm512_shuffle_f32x4(odd, odd2, 0x88);
+        out[8 + m] = _mm512_shuffle_f32x4(even, even2, 0xdd);
+        out[12 + m] = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
+    }
+}
 
-void rq_quantize_kernels_avx512(rq_kernels *table) { table->quantize_mlx = quantize_mlx; }
+#include "kernels/simd/quantize_body.h"
+#include "kernels/simd/search_body.h"
+
+void rq_quantize_kernels_avx512(rq_kernels *table) {
+    table->quantize_mlx = quantize_mlx;
+    table->quantize_search = quantize_search;
+}
