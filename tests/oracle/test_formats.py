@@ -12,6 +12,9 @@ from mlx_lm.utils import compute_bits_per_weight
 MODES = [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)]
 FORMATS = [("affine", b, g) for b in (2, 3, 4, 5, 6, 8) for g in (32, 64, 128)] + MODES
 MODEL = "llama-rope3"  # every last dimension is a multiple of 128
+# Mean KL against the dense fold, in bf16 arithmetic as deployed: observed 0.02 to 0.11 at 8 bits on these random models,
+# whose outliers are harsh; a mistaken scale or order costs more than 1. At 2 to 4 bits they are noise: only finite.
+MAX_KL = {8: 0.25}
 
 
 def flags(mode, bits, group):
@@ -55,8 +58,7 @@ def test_every_format_is_stock_bytes_and_runs(folded, out, mode, bits, group):
     assert sum(v[0] == "identical" for v in verdicts) == 7 * 3 + 2
     assert "left-dense" not in rotq.note_codes(report)
     assert tensors.read_json(out / "config.json")["quantization"] == {"group_size": group, "bits": bits, "mode": mode}
-    # Random weights at 2 bits are noise; at 8 the model must be nearly the dense one (observed 1e-3 and below).
-    assert_runs(out, dense, 1e-2 if bits == 8 else 20.0)
+    assert_runs(out, dense, MAX_KL.get(bits, 30.0))
 
 
 @pytest.mark.parametrize("mode,bits,group", [("affine", 4, 64), ("affine", 3, 32), *MODES], ids=lambda v: str(v))
@@ -65,7 +67,7 @@ def test_other_storage_types_are_stock_bytes_too(folded, out, dtype, mode, bits,
     src, dense, same = folded(MODEL, dtype)
     rotq.convert(src, out, *flags(mode, bits, group), *same)
     assert_stock_bytes(out, dense)
-    assert_runs(out, dense, 1e-2 if bits == 8 else 20.0)
+    assert_runs(out, dense, MAX_KL.get(bits, 30.0))
 
 
 @pytest.mark.parametrize("preset", list(tiny_models.PRESETS))
@@ -74,7 +76,7 @@ def test_every_family_quantizes_and_runs(folded, out, preset, mode, bits, group)
     src, dense, same = folded(preset)
     report = rotq.convert(src, out, *flags(mode, bits, group), *same)
     assert_stock_bytes(out, dense)
-    assert_runs(out, dense, 1e-2 if bits == 8 else 20.0)
+    assert_runs(out, dense, MAX_KL.get(bits, 30.0))
     # 200 is no multiple of 32: those matrices stay dense and are said to
     assert ("left-dense" in rotq.note_codes(report)) == (preset == "qwen2")
 
@@ -87,7 +89,7 @@ def test_bits_per_weight_is_what_mlx_lm_counts(tiny, out, preset, options):
     report = rotq.convert(src, out, *options)
     counted = compute_bits_per_weight(parity.load(out, widen=False))
     assert abs(report["bits_per_weight"] - counted) < 1e-3
-    assert abs(rotq.plan(src, *options)["bits_per_weight"] - counted) < 1e-3
+    assert abs(rotq.plan(src, *options)["totals"]["bits_per_weight"] - counted) < 1e-3
     index = tensors.read_json(out / "model.safetensors.index.json")["metadata"]
     assert abs(8 * index["total_size"] / index["total_parameters"] - counted) < 1e-3
     assert report["output_bytes"] == index["total_size"]

@@ -11,10 +11,13 @@ import tiny as tiny_models
 
 HADAMARD = [p for p in tiny_models.PRESETS if p not in tiny_models.NO_HADAMARD]
 BLOCK = {"qwen2": 8}  # 200 = 25 * 8
-CASES = ([(p, "hadamard", "hadamard") for p in HADAMARD] + [(p, "hadamard", "none") for p in HADAMARD]
-         + [(p, "random", r2) for p in tiny_models.PRESETS for r2 in ("hadamard", "random", "none")]
-         + [(p, f"block:{BLOCK.get(p, 32)}", "random") for p in tiny_models.PRESETS]
-         + [(p, "none", "hadamard") for p in tiny_models.PRESETS])
+CASES = ([(p, "hadamard", r2, 1) for p in HADAMARD for r2 in ("hadamard", "random", "none")]
+         + [(p, "random", r2, 1) for p in tiny_models.PRESETS for r2 in ("hadamard", "random", "none")]
+         + [(p, f"block:{BLOCK.get(p, 32)}", "random", 1) for p in tiny_models.PRESETS]
+         + [(p, "none", "none", 1) for p in tiny_models.PRESETS]
+         + [(p, "hadamard" if p in HADAMARD else "random", "hadamard", 3) for p in tiny_models.PRESETS])
+TENSOR_CASES = ([(p, "hadamard", "hadamard") for p in HADAMARD] + [(p, "random", "random") for p in tiny_models.PRESETS]
+                + [(p, f"block:{BLOCK.get(p, 32)}", "none") for p in tiny_models.PRESETS])
 
 
 @functools.cache
@@ -46,11 +49,8 @@ def assert_folded(src, dst):
     assert not np.array_equal(before[gate][1], after[gate][1])
 
 
-@pytest.mark.parametrize("shards", [1, 3], ids=["single", "sharded"])
-@pytest.mark.parametrize("preset,r1,r2", CASES, ids=["-".join(c) for c in CASES])
+@pytest.mark.parametrize("preset,r1,r2,shards", CASES, ids=["-".join(map(str, c)) for c in CASES])
 def test_float32_fold_keeps_the_function(tiny, out, preset, r1, r2, shards):
-    if shards > 1 and (r1, r2) not in (("hadamard", "hadamard"), ("random", "random")):
-        pytest.skip("sharding is tried with two rotations")
     src = tiny(preset, shards=shards)
     rotq.convert(src, out, "--dtype", "float32", "--rotation", r1, "--r2", r2, "--seed", 5)
     if r1 != "none":
@@ -93,13 +93,8 @@ def assert_same_tensors(src, dst, r_file):
         assert (error <= bound).all(), f"{name}: {np.max(error / bound):.3g} times the bound"
 
 
-@pytest.mark.parametrize("preset", list(tiny_models.PRESETS))
-@pytest.mark.parametrize("r1,r2", [("hadamard", "hadamard"), ("random", "random"), ("block:32", "none")])
+@pytest.mark.parametrize("preset,r1,r2", TENSOR_CASES, ids=["-".join(c) for c in TENSOR_CASES])
 def test_same_rotation_gives_the_tensors_of_the_float64_oracle(tiny, out, preset, r1, r2):
-    if preset in tiny_models.NO_HADAMARD and r1 == "hadamard":
-        pytest.skip("no Hadamard matrix of this size")
-    if r1 == "block:32" and preset in BLOCK:
-        r1 = f"block:{BLOCK[preset]}"
     src, r_file = tiny(preset, shards=2), out.parent / "R.safetensors"
     rotq.convert(src, out, "--dtype", "float32", "--rotation", r1, "--r2", r2, "--seed", 3)
     rotq.succeed("rotation", "export", out, "--out", r_file)

@@ -22,8 +22,8 @@ def loaded_bits(directory):
 
 
 def planned_bits(src, *options):
-    return {t["module"]: t["quantization"]["bits"] if t.get("quantization") else 16
-            for t in rotq.plan(src, *options)["tensors"] if t.get("module")}
+    return {t["module"]: t["bits"] if t["quantized"] else 16
+            for t in rotq.plan(src, *options)["tensors"] if t["module"]}
 
 
 @pytest.mark.parametrize("recipe", ["mixed_2_6", "mixed_3_4", "mixed_3_6", "mixed_4_6"])

@@ -31,12 +31,14 @@ def test_bf16_storage_loses_at_most_half_more_than_a_rounded_source(tiny, tmp_pa
     assert 0 < fold <= 1.5 * arm
 
 
-def test_output_is_the_float32_fold_rounded_once(tiny, out):
+def test_output_is_the_fold_rounded_once(tiny, out):
+    """bf16 of the float64 value, of which float32 output shows the neighbourhood: rounding twice differs on ties only."""
     src, wide = tiny("llama-bias"), out.parent / "wide"
     rotq.convert(src, out)
     rotq.convert(src, wide, "--dtype", "float32")
     narrow = tensors.read_model(out)
-    for name, tensor in tensors.read_model(wide).items():
-        got, want = tensors.values(narrow[name]), tensors.values(tensor)
-        # one rounding of the float64 value: float32's own rounding can at most move a tie
-        assert (np.abs(got - want) <= np.abs(want) * (2.0 ** -9 + 2.0 ** -22)).all(), name
+    for name, (_, near) in tensors.read_model(wide).items():
+        allowed = [tensors.bf16_bits(np.nextafter(near, np.float32(x))) for x in (-np.inf, np.inf)] + [tensors.bf16_bits(near)]
+        got = narrow[name][1]
+        assert np.any([got == a for a in allowed], axis=0).all(), name
+        assert (got == allowed[2]).mean() > 0.999, name

@@ -12,8 +12,8 @@ import zlib
 import numpy as np
 from tensors import encode, write_model
 
-# 192 = 12 * 16, 128 = 2^7 and 320 = 20 * 16 have Hadamard matrices; 200 = 25 * 8 and 544 = 17 * 32 have none that we
-# generate (they need --rotation random). 544 is a multiple of 32 and so can be quantized.
+# 192 = 12 * 16, 128 = 2^7, 320 = 20 * 16 and 544 = 68 * 8 have Hadamard matrices that we generate; 200 = 100 * 2 has none
+# (it needs --rotation random). All but 200 are multiples of 32 and so can be quantized.
 PRESETS = {
     "llama-tied": dict(family="llama", hidden=192, heads=6, kv=2, head_dim=32, inter=384, layers=3, tied=True),
     "llama-rope3": dict(family="llama", hidden=128, heads=4, kv=2, head_dim=32, inter=256, layers=3, tied=False,
@@ -28,7 +28,7 @@ PRESETS = {
 }
 ARCHITECTURE = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
                 "qwen3": "Qwen3ForCausalLM"}
-NO_HADAMARD = {"qwen2", "qwen2-q"}
+NO_HADAMARD = {"qwen2"}
 VOCAB = 320
 TORCH = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
