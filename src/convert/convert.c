@@ -107,6 +107,12 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
     return st;
 }
 
+static uint64_t checkpoint_bytes(const rq_checkpoint *ckpt) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < rq_checkpoint_count(ckpt); i++) bytes += rq_checkpoint_at(ckpt, i)->bytes;
+    return bytes;
+}
+
 rq_status rq_convert(const char *src, const char *dst, const rq_convert_options *options, rq_convert_result *result,
                      rq_notes *notes, rq_error *err) {
     const double started = rq_now(), cpu_started = rq_cpu_seconds();
@@ -114,7 +120,7 @@ rq_status rq_convert(const char *src, const char *dst, const rq_convert_options 
     run r = {0};
     const rq_status st = convert(&r, src, dst, options, threads, notes, err);
     if (st == RQ_OK && result)
-        *result = (rq_convert_result){.source_bytes = r.units.source_bytes,
+        *result = (rq_convert_result){.source_bytes = checkpoint_bytes(r.ckpt),
                                       .output_bytes = r.layout.tensor_bytes,
                                       .seconds = rq_now() - started,
                                       .cpu_seconds = rq_cpu_seconds() - cpu_started,
