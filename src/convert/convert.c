@@ -1,5 +1,6 @@
 #include "rotq/convert.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -15,7 +16,15 @@ void rq_convert_options_init(rq_convert_options *options) {
     rq_plan_options_init(&options->plan);
 }
 
+/* Peak resident memory. Not getrusage alone: on Linux its figure survives exec, so a small program started by a large
+ * one would report the large one's peak. */
 static uint64_t peak_memory(void) {
+    uint64_t kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    for (char line[256]; f && !kib && fgets(line, sizeof line, f);)
+        if (rq_has_prefix(line, "VmHWM:")) kib = strtoull(line + 6, NULL, 10);
+    if (f) fclose(f);
+    if (kib) return kib * 1024;
     struct rusage u;
     if (getrusage(RUSAGE_SELF, &u) != 0) return 0;
 #ifdef __APPLE__
