@@ -134,28 +134,26 @@ static bool same_format(const rq_quant_format *a, const rq_quant_format *b) {
 }
 
 /* Chooses among `n` candidates as the header says. False when several are as good. */
-static bool choose(const json_t *config, const rq_quant_format *top, rq_quant_format *list, size_t n,
-                   rq_quant_format *format, rq_mlx_origin *origin, const rq_tensor_info *weight,
-                   const rq_tensor_info *scales) {
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t cols = 0;
-        if (explains(&list[i], weight, scales, &cols) && mentions_width(config, cols)) {
-            const rq_quant_format swap = list[kept];
-            list[kept++] = list[i];
-            list[i] = swap;
-        }
-    }
-    if (kept == 0) kept = n; /* config mentions none of the widths: no help */
-    for (size_t i = 0; i < kept && top; i++)
+static bool choose(const json_t *config, const rq_quant_format *top, const rq_quant_format *list, size_t n,
+                   const rq_tensor_info *weight, const rq_tensor_info *scales, rq_quant_format *format,
+                   rq_mlx_origin *origin) {
+    size_t mentioned = 0;
+    *format = list[0];
+    *origin = RQ_MLX_SILENT;
+    for (size_t i = 0; i < n && top; i++)
         if (same_format(&list[i], top)) {
             *format = list[i];
             *origin = RQ_MLX_TOP;
             return true;
         }
-    *format = list[0];
-    *origin = RQ_MLX_SILENT;
-    return kept == 1;
+    if (n == 1) return true;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t cols = 0;
+        if (!explains(&list[i], weight, scales, &cols) || !mentions_width(config, cols)) continue;
+        *format = list[i];
+        mentioned++;
+    }
+    return mentioned == 1;
 }
 
 /* ---- one module ---- */
@@ -283,7 +281,7 @@ static rq_status inspect_format(const rq_checkpoint *ckpt, const char *path, rq_
         return rq_fail(err, RQ_ERR_SHAPE, "module \"%s\": no format explains weight [%s] with %s scales [%s]", path,
                        shape_text(weight, a, sizeof a), rq_dtype_name(scales->dtype), shape_text(scales, b, sizeof b));
     const bool has_top = quantization && rq_mlx_read_format(quantization, "quantization", &top, NULL) == RQ_OK;
-    if (!choose(config, has_top ? &top : NULL, list, n, &m->format, &m->origin, weight, scales)) {
+    if (!choose(config, has_top ? &top : NULL, list, n, weight, scales, &m->format, &m->origin)) {
         *code = "ambiguous-format";
         return rq_fail(
             err, RQ_ERR_SHAPE,

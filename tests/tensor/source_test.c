@@ -394,7 +394,7 @@ static void float_modes_are_dequantized_to_bf16(void **state) {
 }
 
 /* Words and scale columns of a module, the config around them, and the format that must come out. */
-static void formats_come_from_overrides_then_widths_then_the_top_level(void **state) {
+static void formats_come_from_overrides_then_the_top_level_then_known_widths(void **state) {
     (void)state;
     static const struct {
         const char *config;
@@ -406,11 +406,10 @@ static void formats_come_from_overrides_then_widths_then_the_top_level(void **st
         {"{\"quantization\":{\"group_size\":32,\"bits\":8}}", 32, 4, 8, 32},
         {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"m\":{\"group_size\":128,\"bits\":2}}}", 32, 4, 2, 128},
         {"{\"quantization\":{\"group_size\":64,\"bits\":4,\"m\":true}}", 32, 4, 4, 64},
-        {"{\"hidden_size\":128,\"quantization\":{\"group_size\":64,\"bits\":4}}", 32, 4, 8, 32},
         {"{\"text_config\":{\"hidden_size\":512}}", 32, 4, 2, 128},
         {"{\"num_attention_heads\":4,\"head_dim\":64}", 32, 4, 4, 64},
-        {"{\"hidden_size\":128,\"intermediate_size\":256,\"quantization\":{\"group_size\":64,\"bits\":4}}", 32, 4, 4,
-         64},
+        {"{\"hidden_size\":128,\"quantization\":{\"group_size\":64,\"bits\":5}}", 32, 4, 8, 32},
+        {"{\"hidden_size\":128,\"quantization\":{\"group_size\":64,\"bits\":4}}", 32, 4, 4, 64},
         /* a deviating module without an override: only one format explains it */
         {"{\"quantization\":{\"group_size\":64,\"bits\":4}}", 40, 4, 5, 64},
         /* only the mirror */
@@ -479,7 +478,7 @@ int main(void) {
         cmocka_unit_test(foreign_quantization_is_refused_by_name),
         cmocka_unit_test(affine_modules_are_dequantized_with_two_roundings),
         cmocka_unit_test(float_modes_are_dequantized_to_bf16),
-        cmocka_unit_test(formats_come_from_overrides_then_widths_then_the_top_level),
+        cmocka_unit_test(formats_come_from_overrides_then_the_top_level_then_known_widths),
         cmocka_unit_test(packed_modules_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
