@@ -22,9 +22,10 @@ const json_t *rq_mlx_quantization(const json_t *config) {
 
 const char *rq_foreign_quantization(const json_t *config) {
     static const char *const keys[] = {"quantization_config", "compression_config"};
-    const json_t *const places[] = {config, json_object_get(config, "text_config")};
+    enum { PLACES = 2 };
+    const json_t *const places[PLACES] = {config, json_object_get(config, "text_config")};
     if (rq_mlx_quantization(config)) return NULL;
-    for (size_t p = 0; p < RQ_COUNT_OF(places); p++)
+    for (size_t p = 0; p < PLACES; p++)
         for (size_t k = 0; k < RQ_COUNT_OF(keys); k++) {
             const json_t *object = json_object_get(places[p], keys[k]);
             if (!json_is_object(object) || json_object_size(object) == 0) continue;
@@ -112,8 +113,9 @@ static size_t candidates(const rq_tensor_info *weight, const rq_tensor_info *sca
 /* Whether some dimension in config.json is `cols`: any integer of the top level or of text_config, or heads times
  * head_dim. */
 static bool mentions_width(const json_t *config, uint64_t cols) {
-    const json_t *const places[] = {config, json_object_get(config, "text_config")};
-    for (size_t p = 0; p < RQ_COUNT_OF(places); p++) {
+    enum { PLACES = 2 };
+    const json_t *const places[PLACES] = {config, json_object_get(config, "text_config")};
+    for (size_t p = 0; p < PLACES; p++) {
         uint64_t heads = 0, head_dim = 0, product = 0;
         json_t *object = (json_t *)places[p]; /* jansson's iteration takes no const */
         const char *key = NULL;

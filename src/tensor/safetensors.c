@@ -77,14 +77,14 @@ rq_status rq_safetensors_open(const char *path, rq_safetensors **out, rq_error *
     rq_status st = file->path ? RQ_OK : rq_fail(err, RQ_ERR_NOMEM, "%s: no memory", path);
     if (st == RQ_OK) st = open_file(file, &size, err);
     if (st == RQ_OK) st = read_header(file, size, err);
-    if (st == RQ_OK && !(file->by_name = malloc((file->count + 1) * sizeof *file->by_name)))
+    if (st == RQ_OK && !(file->by_name = malloc((file->count + 1) * sizeof(rq_tensor_info *))))
         st = rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for %zu tensors", path, file->count);
     if (st != RQ_OK) {
         rq_safetensors_close(file);
         return st;
     }
     for (size_t i = 0; i < file->count; i++) file->by_name[i] = &file->infos[i];
-    qsort(file->by_name, file->count, sizeof *file->by_name, compare_names);
+    qsort(file->by_name, file->count, sizeof(rq_tensor_info *), compare_names);
     *out = file;
     return RQ_OK;
 }
@@ -103,7 +103,7 @@ size_t rq_safetensors_count(const rq_safetensors *file) { return file->count; }
 const rq_tensor_info *rq_safetensors_at(const rq_safetensors *file, size_t i) { return &file->infos[i]; }
 
 const rq_tensor_info *rq_safetensors_find(const rq_safetensors *file, const char *name) {
-    const rq_tensor_info **at = bsearch(name, file->by_name, file->count, sizeof *file->by_name, compare_key);
+    const rq_tensor_info **at = bsearch(name, file->by_name, file->count, sizeof(rq_tensor_info *), compare_key);
     return at ? *at : NULL;
 }
 

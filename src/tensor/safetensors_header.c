@@ -398,10 +398,10 @@ static int by_name(const void *a, const void *b) {
 
 static rq_status check_names(const header_parser *h, const rq_tensor_info *infos, size_t count) {
     rq_status st = RQ_OK;
-    const rq_tensor_info **sorted = malloc((count ? count : 1) * sizeof *sorted);
+    const rq_tensor_info **sorted = malloc((count ? count : 1) * sizeof(rq_tensor_info *));
     if (!sorted) return rq_fail(h->err, RQ_ERR_NOMEM, "%s: no memory for %zu tensors", h->label, count);
     for (size_t i = 0; i < count; i++) sorted[i] = &infos[i];
-    qsort(sorted, count, sizeof *sorted, by_name);
+    qsort(sorted, count, sizeof(rq_tensor_info *), by_name);
     for (size_t i = 1; i < count && st == RQ_OK; i++)
         if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
             st = rq_fail(h->err, RQ_ERR_FORMAT, "%s: the header names tensor \"%s\" twice", h->label, sorted[i]->name);
