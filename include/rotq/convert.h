@@ -28,6 +28,7 @@ typedef struct rq_convert_options {
     bool sync;                /* fsync everything before the directory appears */
     unsigned threads;         /* 0: the CPUs this process may use */
     uint64_t max_shard_bytes; /* 0: 5 GiB */
+    size_t slot_bytes;        /* 0: 256 MiB; matrices rotated on their output side are cut into columns to fit */
     /* Called from one thread at a time, at most ten times a second; may be NULL. */
     void (*progress)(void *context, const rq_progress *progress);
     void *progress_context;

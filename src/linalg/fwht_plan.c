@@ -40,7 +40,7 @@ rq_status rq_fwht_init(rq_fwht *fwht, size_t order, rq_error *err) {
     for (size_t i = 0; i < K; i++)
         for (size_t q = 0; q < quads; q++) quad[i * quads + q] = quad_code(transposed + i * K + 4 * q);
     *fwht = (rq_fwht){
-        .order = order, .K = K, .len = order / K, .quad = quad, .hk = transposed, .scale = 1.0 / sqrt((double)order)};
+        .order = order, .K = K, .len = (size_t)1 << m, .quad = quad, .hk = transposed, .scale = 1.0 / sqrt((double)order)};
     quad = NULL;
     transposed = NULL; /* both moved to the caller */
 done:

@@ -1,10 +1,16 @@
 /* Compiles the fold's vector body for one instruction set. The including file defines
  *   VECTOR_BYTES, LANES_F64, LANES_F32, RADIX_LOG2
  *   FMA_F64(a, b, c), FMA_F32(a, b, c): fused a * b + c
+ *   min_u32_f64, max_u32_f64, least_f64, greatest_f64 and the same _f32: lane-wise and across lanes, on vectors of
+ *   uint32_t with LANES_F64 or LANES_F32 lanes
+ *   VECTOR_REGISTER: the asm constraint of a vector register
  *   FOLD_TABLE: the name of the function that enters the kernels into a table. */
 #include "kernels/fold_scalar.h"
 
 enum { index_f64, index_f32 };
+
+/* An empty statement that seems to change a vector variable: its value can then not be rebuilt, only kept. */
+#define KEEP_IN_REGISTER(v) __asm__("" : "+" VECTOR_REGISTER(v))
 
 /* Eight elements of a 16-bit or 32-bit type at a time, widened; the compiler maps these to one or two instructions. */
 typedef uint16_t u16x8 __attribute__((vector_size(16), aligned(2), may_alias));
@@ -268,6 +274,8 @@ void FOLD_TABLE(rq_kernels *table) {
     table->fold[0].load = load_f64;
     table->fold[0].fwht_row = fwht_row_f64;
     table->fold[0].fwht_cols = fwht_cols_f64;
+    table->fold[0].fold_row = fold_row_f64;
+    table->fold[0].fold_cols = fold_cols_f64;
     table->fold[0].dense_rows = dense_rows_f64;
     table->fold[0].round_to = round_to_f64;
     table->fold[0].load_panel = load_panel_f64;
@@ -275,6 +283,8 @@ void FOLD_TABLE(rq_kernels *table) {
     table->fold[1].load = load_f32;
     table->fold[1].fwht_row = fwht_row_f32;
     table->fold[1].fwht_cols = fwht_cols_f32;
+    table->fold[1].fold_row = fold_row_f32;
+    table->fold[1].fold_cols = fold_cols_f32;
     table->fold[1].dense_rows = dense_rows_f32;
     table->fold[1].round_to = round_to_f32;
     table->fold[1].load_panel = load_panel_f32;
