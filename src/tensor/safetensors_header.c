@@ -246,7 +246,7 @@ static bool integer(header_parser *h, const char *name, const char *where, uint6
     char what[96];
     uint64_t v = 0;
     const unsigned char *first = h->p;
-    if (c == '-' || c < '0' || c > '9') {
+    if (c < '0' || c > '9') {
         snprintf(what, sizeof what, "%s: expected integers from 0 on", where);
         return fail_tensor(h, RQ_ERR_FORMAT, name, what);
     }
@@ -312,16 +312,19 @@ static bool check_entry(header_parser *h, rq_tensor_info *t, const uint64_t rang
     return true;
 }
 
+static unsigned field_named(const char *key) {
+    if (strcmp(key, "dtype") == 0) return HAS_DTYPE;
+    if (strcmp(key, "shape") == 0) return HAS_SHAPE;
+    return strcmp(key, "data_offsets") == 0 ? HAS_OFFSETS : 0;
+}
+
 static bool entry_field(header_parser *h, rq_tensor_info *t, uint64_t range[2], unsigned *seen) {
-    const char *key = NULL;
+    const char *key = "";
     size_t length = 0;
     unsigned count = 0;
     if (!string(h, &key, &length)) return false;
     if (!take(h, ':')) return fail_here(h, "expected ':'");
-    const unsigned field = strcmp(key, "dtype") == 0          ? HAS_DTYPE
-                           : strcmp(key, "shape") == 0        ? HAS_SHAPE
-                           : strcmp(key, "data_offsets") == 0 ? HAS_OFFSETS
-                                                              : 0;
+    const unsigned field = field_named(key);
     if (field & *seen) return fail_tensor(h, RQ_ERR_FORMAT, t->name, "a field is given twice");
     *seen |= field;
     if (field == HAS_DTYPE) {
@@ -415,11 +418,11 @@ static rq_status check_coverage(const header_parser *h, const rq_tensor_info *in
     uint64_t at = 0;
     for (size_t i = 0; i < count; i++) {
         const rq_tensor_info *t = &infos[i];
-        if (t->offset + t->bytes > data_bytes)
+        const uint64_t end = t->offset + t->bytes;
+        if (end > data_bytes)
             return rq_fail(h->err, RQ_ERR_FORMAT,
                            "%s: truncated: tensor \"%s\" ends at data byte %llu, the file has %llu data bytes",
-                           h->label, t->name, (unsigned long long)(t->offset + t->bytes),
-                           (unsigned long long)data_bytes);
+                           h->label, t->name, (unsigned long long)end, (unsigned long long)data_bytes);
         if (t->offset < at)
             return rq_fail(h->err, RQ_ERR_FORMAT,
                            "%s: tensor \"%s\" begins at data byte %llu, inside tensor \"%s\", which ends at %llu",
@@ -428,7 +431,7 @@ static rq_status check_coverage(const header_parser *h, const rq_tensor_info *in
             return rq_fail(h->err, RQ_ERR_FORMAT,
                            "%s: data bytes %llu to %llu, before tensor \"%s\", belong to no tensor", h->label,
                            (unsigned long long)at, (unsigned long long)t->offset, t->name);
-        at = t->offset + t->bytes;
+        at = end;
     }
     if (at != data_bytes)
         return rq_fail(h->err, RQ_ERR_FORMAT, "%s: %llu bytes after the last tensor belong to no tensor", h->label,
