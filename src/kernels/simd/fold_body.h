@@ -210,10 +210,20 @@ typedef float FN(f32u) __attribute__((vector_size(LANES * 4), aligned(4), may_al
 /* LANES elements from element i of src on; BF16, F32, or F64 (double only). */
 static inline __attribute__((always_inline)) V FN(widen)(const void *src, size_t i, const rq_dtype dtype) {
     if (dtype == RQ_BF16) {
+#ifdef WIDEN_BF16
+        return WIDEN_BF16((const uint16_t *)src + i);
+#else
         const FN(u32v) u = __builtin_convertvector(*(const FN(u16v) *)((const uint16_t *)src + i), FN(u32v));
         return __builtin_convertvector((FN(f32v))(u << 16), V);
+#endif
     }
-    if (dtype == RQ_F32) return __builtin_convertvector((FN(f32v)) * (const FN(f32u) *)((const float *)src + i), V);
+    if (dtype == RQ_F32) {
+#ifdef WIDEN_F32
+        return WIDEN_F32((const float *)src + i);
+#else
+        return __builtin_convertvector((FN(f32v)) * (const FN(f32u) *)((const float *)src + i), V);
+#endif
+    }
     return LD((const REAL *)src + i);
 }
 

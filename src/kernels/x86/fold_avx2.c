@@ -27,6 +27,13 @@ static inline uint32_t greatest4(__m128i v) {
 #define max_u32_f32(a, b) ((u32v_f32)_mm256_max_epu32((__m256i)(a), (__m256i)(b)))
 #define least_f32(v) least4(HALVES(_mm_min_epu32, v))
 #define greatest_f32(v) greatest4(HALVES(_mm_max_epu32, v))
+#define WIDEN_BF16_F32(p) \
+    ((V_f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p))), 16))
+#define WIDEN_BF16_F64(p)                     \
+    ((V_f64)_mm256_cvtps_pd(_mm_castsi128_ps( \
+        _mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p))), 16))))
+#define WIDEN_F32_F64(p) ((V_f64)_mm256_cvtps_pd(_mm_loadu_ps(p)))
+
 #define VECTOR_REGISTER "x"
 #define FOLD_TABLE rq_fold_kernels_avx2
 #include "kernels/simd/fold_isa.h"

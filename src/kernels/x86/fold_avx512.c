@@ -18,6 +18,13 @@
 #define max_u32_f32(a, b) ((u32v_f32)_mm512_max_epu32((__m512i)(a), (__m512i)(b)))
 #define least_f32(v) (uint32_t) _mm512_reduce_min_epu32((__m512i)(v))
 #define greatest_f32(v) (uint32_t) _mm512_reduce_max_epu32((__m512i)(v))
+#define WIDEN_BF16_F32(p) \
+    ((V_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p))), 16))
+#define WIDEN_BF16_F64(p)                        \
+    ((V_f64)_mm512_cvtps_pd(_mm256_castsi256_ps( \
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p))), 16))))
+#define WIDEN_F32_F64(p) ((V_f64)_mm512_cvtps_pd(_mm256_loadu_ps(p)))
+
 #define VECTOR_REGISTER "v"
 #define FOLD_TABLE rq_fold_kernels_avx512
 #include "kernels/simd/fold_isa.h"
