@@ -19,6 +19,8 @@
  * a - b). Then across blocks, for every output i: inputs j = 4q..4q+3 form (x0 +- x1) +- (x2 +- x3), the signs being
  * those relative to x0's for x1 and x2 and relative to x2's for x3; output i adds or subtracts these quads for q = 0,
  * 1, ..., starting from +-quad 0. */
+#define RQ_FWHT_K_MAX 512 /* the kernels keep combinations of K vectors on the stack */
+
 typedef struct rq_fwht {
     size_t order, K, len;
     uint8_t *quad; /* [K][K/4]: bits 0..2 signs of x1, x2, x3 relative to x0's, bit 3 sign of x0 (1 is minus); NULL if

@@ -1,5 +1,8 @@
 /* The search for a group's scale, as both twins (ref/search_ref.c, simd/search_body.h) run it.
  *
+ * Products and sums are fused (fmaf, one rounding) where the scalar twin says so, which every instruction set we use
+ * has.
+ *
  * Affine. The error of a candidate (scale, bias), both already rounded to the stored type, is the f32 sum in order of
  * ((w - bias) - code * scale)^2 with the nearest codes. Candidates, each kept only when strictly better:
  *   1. what mlx stores for this group, so that the result is never worse;
@@ -14,6 +17,9 @@
  * it, which covers amax on 4. */
 #ifndef RQ_QUANTIZE_SEARCH_H
 #define RQ_QUANTIZE_SEARCH_H
+
+/* See nearest_code: 1.5 * 2^23, beyond which f32 numbers are the integers. */
+#define RQ_ROUNDER 0x1.8p23f
 
 enum { RQ_SHRINKS = 4, RQ_NUDGES = 2, RQ_NVFP4_BYTES = 8, RQ_MX_EXPONENTS = 3 };
 

@@ -118,6 +118,37 @@ static void neon_search_finds_the_references_bytes(void **state) {
     compare_version("neon", RQ_SCALES_SEARCH);
 }
 
+/* The fast kernels multiply where the reference divides; here is every case in which that could show: every nvfp4 scale
+ * with every 16-bit weight that is not far below all thresholds. */
+static void nvfp4_products_decide_like_divisions_for_every_scale_and_weight(void **state) {
+    (void)state;
+    static const char *const versions[] = {"avx2", "avx512", "neon"};
+    const rq_quant_format format = {RQ_NVFP4, 4, 16};
+    static float w[16 * 1024];
+    for (int d = 0; d < 2; d++) {
+        const rq_dtype T = case_dtypes[d];
+        for (int byte = 1; byte <= 0x7e; byte++) {
+            const float largest = 6 * rq_e4m3_to_f32((uint8_t)byte); /* a value of T that maps to this byte */
+            const uint16_t top = T == RQ_BF16 ? rq_f32_to_bf16(largest) : rq_f32_to_f16(largest);
+            const uint16_t octaves = T == RQ_BF16 ? 6 * 128 : 6 * 1024;
+            size_t n = 0;
+            for (uint16_t h = top < octaves ? 0 : (uint16_t)(top - octaves); h <= top; h++, n++) {
+                if (n % 16 == 0) { /* fixes the group's scale */
+                    w[n] = n / 16 % 2 ? -largest : largest;
+                    n++;
+                }
+                const float x = T == RQ_BF16 ? rq_bf16_to_f32(h) : rq_f16_to_f32(h);
+                w[n] = n % 2 ? -x : x;
+            }
+            while (n % 16) w[n++] = 0;
+            for (size_t v = 0; v < 3; v++)
+                if (rq_kernels_named(versions[v]))
+                    assert_true(case_agree(rq_kernels_named("scalar"), rq_kernels_named(versions[v]), RQ_SCALES_MLX,
+                                           &format, T, w, n, 1, n, 0, "every weight"));
+        }
+    }
+}
+
 static void comparison_notices_one_wrong_code(void **state) {
     (void)state;
     /* The same kernel on weights that differ in one element must not compare equal. */
@@ -172,6 +203,7 @@ int main(void) {
         cmocka_unit_test(avx2_search_finds_the_references_bytes),
         cmocka_unit_test(avx512_search_finds_the_references_bytes),
         cmocka_unit_test(neon_search_finds_the_references_bytes),
+        cmocka_unit_test(nvfp4_products_decide_like_divisions_for_every_scale_and_weight),
         cmocka_unit_test(comparison_notices_one_wrong_code),
         cmocka_unit_test(no_rows_write_nothing),
         cmocka_unit_test(environment_forces_a_version),

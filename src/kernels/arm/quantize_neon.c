@@ -19,6 +19,10 @@ static inline void v_store_int(int32_t *p, vi x) { vst1q_s32(p, x); }
 /* y when either is NaN, also a signalling one, which the minimum instructions would let through. */
 static inline vf v_min(vf x, vf y) { return vbslq_f32(vcltq_f32(x, y), x, y); }
 static inline vf v_max(vf x, vf y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
+/* Exactly one rounding; used only where the scalar twin calls fmaf. */
+static inline vf v_fma(vf x, vf y, vf z) { return vfmaq_f32(z, x, y); }
+static inline vf v_fnma(vf x, vf y, vf z) { return vfmsq_f32(z, x, y); } /* z - x * y */
+static inline vi v_min_int(vi x, vi y) { return vminq_s32(x, y); }
 static inline vi v_max_int(vi x, vi y) { return vmaxq_s32(x, y); }
 static inline vf v_round(vf x) { return vrndnq_f32(x); }
 static inline vi v_to_int(vf x) { return vcvtnq_s32_f32(x); }

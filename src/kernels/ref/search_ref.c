@@ -45,9 +45,16 @@ typedef struct code_sums {
     float q, qq, xq;
 } code_sums;
 
-static float nearest_code(const affine_problem *p, const candidate *c, float x) {
-    const float q = rintf((x - c->bias) * c->inverse);
-    return q > 0 ? (q < p->n ? q : p->n) : 0;
+/* Of d = x - bias. Adding RQ_ROUNDER rounds to an integer, ties to even. */
+static float nearest_code(const affine_problem *p, const candidate *c, float d) {
+    const float rounded = fmaf(d, c->inverse, RQ_ROUNDER), most = RQ_ROUNDER + p->n;
+    return (rounded > RQ_ROUNDER ? (rounded < most ? rounded : most) : RQ_ROUNDER) - RQ_ROUNDER;
+}
+
+static void add_code(code_sums *sums, float x, float q) {
+    sums->q += q;
+    sums->qq = fmaf(q, q, sums->qq);
+    sums->xq = fmaf(x, q, sums->xq);
 }
 
 /* The candidate for a scale and bias in units of w, values of T. Adds up the sums of codes when asked. */
@@ -56,14 +63,10 @@ static candidate evaluate(const affine_problem *p, float scale, float bias, code
     c.inverse = 1.0f / c.scale;
     float error = 0;
     for (unsigned i = 0; i < p->g; i++) {
-        const float d = p->x[i] - c.bias, q = nearest_code(p, &c, p->x[i]);
-        const float e = d - q * c.scale;
-        error += e * e;
-        if (sums) {
-            sums->q += q;
-            sums->qq += q * q;
-            sums->xq += p->x[i] * q;
-        }
+        const float d = p->x[i] - c.bias, q = nearest_code(p, &c, d);
+        const float e = fmaf(-q, c.scale, d);
+        error = fmaf(e, e, error);
+        if (sums) add_code(sums, p->x[i], q);
     }
     const bool usable = fabsf(c.scale) < INFINITY && fabsf(c.bias) < INFINITY && fabsf(c.inverse) < INFINITY;
     c.error = usable ? error : INFINITY;
@@ -116,12 +119,7 @@ static candidate search_affine(const affine_problem *p, float lo, float hi, floa
         }
     }
     code_sums first = {0}, second = {0};
-    for (unsigned i = 0; i < p->g; i++) {
-        const float q = nearest_code(p, &best, p->x[i]);
-        first.q += q;
-        first.qq += q * q;
-        first.xq += p->x[i] * q;
-    }
+    for (unsigned i = 0; i < p->g; i++) add_code(&first, p->x[i], nearest_code(p, &best, p->x[i] - best.bias));
     const candidate polished = evaluate_fit(p, sum_x, first, &second);
     improve(&best, &polished);
     const candidate again = evaluate_fit(p, sum_x, second, NULL);
@@ -159,7 +157,7 @@ static rq_group affine_group(const rq_quant_format *format, rq_dtype T, const fl
     candidate best = evaluate(&p, rq_round_to_dtype(scale, T), rq_round_to_dtype(bias, T), NULL);
     best = search_affine(&p, lo * p.up, hi * p.up, sum_x, &rq_affine_searches[format->bits], best);
     if (!(best.error < INFINITY)) return as_mlx(format, T, w, codes);
-    for (unsigned i = 0; i < g; i++) codes[i] = (uint8_t)nearest_code(&p, &best, x[i]);
+    for (unsigned i = 0; i < g; i++) codes[i] = (uint8_t)nearest_code(&p, &best, x[i] - best.bias);
     return (rq_group){.scale = best.scale * p.down, .bias = best.bias * p.down};
 }
 
@@ -207,7 +205,7 @@ static rq_group mx_group(unsigned bits, rq_dtype T, const float *w, uint8_t *cod
         for (unsigned i = 0; i < 32; i++) {
             const float x = fabsf(w[i]) * unit * in;
             const float d = x - (bits == 4 ? nearest_e2m1(x) : nearest_e4m3(x));
-            error += d * d;
+            error = fmaf(d, d, error);
         }
         error *= out;
         if (e >= -127 && error < least) {
@@ -233,8 +231,8 @@ static rq_group nvfp4_group(rq_dtype T, const float *w, uint8_t *codes) {
         const float scale = rq_e4m3_to_f32((uint8_t)byte), inverse = byte ? 1.0f / scale : 0;
         float error = 0;
         for (unsigned i = 0; i < 16; i++) {
-            const float a = fabsf(w[i]), d = a - nearest_e2m1(a * inverse) * scale;
-            error += d * d;
+            const float a = fabsf(w[i]), d = fmaf(-nearest_e2m1(a * inverse), scale, a);
+            error = fmaf(d, d, error);
         }
         if (k == 0 || error < least) {
             least = error;

@@ -225,13 +225,13 @@ INLINE void mx_batch(batch *b, bool wide, rq_dtype T, const rq_quant_format *for
     }
 }
 
-/* For BF16 and F16 a product with the reciprocal decides as the division does: w has at most 11 bits, threshold (with
- * its half step) times scale at most 16, so w / scale is equal to a threshold or differs from it by more than 2^-17 of
- * its value; the product is off by less than 2^-22. Moving the thresholds up by 8 steps of 2^-23 therefore keeps
- * equality on the right side. F32 weights divide. */
+/* For BF16 and F16 a product with the reciprocal decides as the division does. x is compared with t + half a step of T,
+ * an odd number of one bit more than T has (9 or 12 bits); times an E4M3 scale that is at least as many bits, so it
+ * never equals w, and at most 16 bits, so w differs from it by more than 2^-17 of its value. The product with the
+ * rounded reciprocal is off by less than 2^-22. F32 weights divide. */
 INLINE void nvfp4_batch(batch *b, rq_dtype T, const rq_quant_format *format, rq_quant_counts *counts) {
     const bool divide = T == RQ_F32;
-    const int32_t shift = (2 << 23) - (T == RQ_BF16 ? 0x8000 + 8 : T == RQ_F16 ? 0x1000 + 8 : 0);
+    const int32_t shift = (2 << 23) - (T == RQ_BF16 ? 0x8000 : T == RQ_F16 ? 0x1000 : 0);
     vi amax[BATCH_VECS];
     float r[BATCH];
     int32_t odd[BATCH], byte[BATCH], zeroed[BATCH];

@@ -10,6 +10,7 @@ typedef struct problem {
     const vf *x; /* [g]: element j of LANES groups, times `up` */
     size_t g;
     vf n, up, down, sum_x;
+    vi n_int;
     rq_dtype T;
 } problem;
 
@@ -21,8 +22,15 @@ typedef struct code_sums {
     vf q, qq, xq;
 } code_sums;
 
+/* Adding 1.5 * 2^23 rounds to an integer, ties to even. Codes are clamped in that form as integers, since the bits of
+ * floats order like integers; a quotient too large for the trick is clamped all the same. */
+INLINE vi rounded_code(vf d, vf inverse, vi n) {
+    const vi zero = (vi)v_set(RQ_ROUNDER);
+    return v_min_int(v_max_int((vi)v_fma(d, inverse, v_set(RQ_ROUNDER)), zero), zero + n);
+}
+
 INLINE vf nearest_code(const problem *p, vf d, vf inverse) {
-    return v_min(v_max(v_round(d * inverse), v_set(0)), p->n);
+    return (vf)rounded_code(d, inverse, p->n_int) - v_set(RQ_ROUNDER);
 }
 
 INLINE candidate candidate_of(const problem *p, vf scale, vf bias) {
@@ -42,12 +50,12 @@ INLINE candidate evaluate(const problem *p, vf scale, vf bias, code_sums *sums) 
     vf error = v_set(0);
     for (size_t i = 0; i < p->g; i++) {
         const vf x = p->x[i], d = x - c.bias, q = nearest_code(p, d, c.inverse);
-        const vf e = d - q * c.scale;
-        error += e * e;
+        const vf e = v_fnma(q, c.scale, d);
+        error = v_fma(e, e, error);
         if (sums) {
             sums->q += q;
-            sums->qq += q * q;
-            sums->xq += x * q;
+            sums->qq = v_fma(q, q, sums->qq);
+            sums->xq = v_fma(x, q, sums->xq);
         }
     }
     finish(&c, error);
@@ -65,9 +73,9 @@ INLINE void evaluate_ranges(const problem *p, const vf lo[2], const vf hi[2], ca
     vf error0 = v_set(0), error1 = v_set(0);
     for (size_t i = 0; i < p->g; i++) {
         const vf x = p->x[i], d0 = x - b0, d1 = x - b1;
-        const vf e0 = d0 - nearest_code(p, d0, i0) * s0, e1 = d1 - nearest_code(p, d1, i1) * s1;
-        error0 += e0 * e0;
-        error1 += e1 * e1;
+        const vf e0 = v_fnma(nearest_code(p, d0, i0), s0, d0), e1 = v_fnma(nearest_code(p, d1, i1), s1, d1);
+        error0 = v_fma(e0, e0, error0);
+        error1 = v_fma(e1, e1, error1);
     }
     finish(&c[0], error0);
     finish(&c[1], error1);
@@ -123,8 +131,8 @@ INLINE candidate search_affine(const problem *p, vf lo, vf hi, const rq_affine_s
     for (size_t i = 0; i < p->g; i++) {
         const vf x = p->x[i], q = nearest_code(p, x - best.bias, best.inverse);
         first.q += q;
-        first.qq += q * q;
-        first.xq += x * q;
+        first.qq = v_fma(q, q, first.qq);
+        first.xq = v_fma(x, q, first.xq);
     }
     const candidate polished = evaluate_fit(p, first, &second);
     improve(&best, &polished);
@@ -134,12 +142,11 @@ INLINE candidate search_affine(const problem *p, vf lo, vf hi, const rq_affine_s
 }
 
 /* Codes of 32 elements under a scale and bias in units of w * up. */
-INLINE void nearest_unit(const float *w, float up, float bias, float inverse, float n, uint8_t *codes) {
+INLINE void nearest_unit(const float *w, float up, float bias, float inverse, int n, uint8_t *codes) {
     vi q[UNIT_VECS];
     for (int u = 0; u < UNIT_VECS; u++) {
         const vf d = v_load(w + u * LANES) * v_set(up) - v_set(bias);
-        /* Clamped before the conversion: a wild quotient would leave the integers' range. */
-        q[u] = v_to_int(v_min(v_max(d * v_set(inverse), v_set(0)), v_set(n)));
+        q[u] = rounded_code(d, v_set(inverse), v_set_int(n)) - (vi)v_set(RQ_ROUNDER);
     }
     const vb bytes = v_to_bytes(q);
     memcpy(codes, &bytes, UNIT);
@@ -160,7 +167,8 @@ INLINE void affine_search_batch(batch *b, unsigned bits, size_t g, rq_dtype T, c
         vi exponent = shift_right(amax, 23);
         exponent = select_i(exponent < 1, v_set_int(1), exponent);
         exponent = select_i(exponent > 253, v_set_int(253), exponent);
-        problem p = {.x = x, .g = g, .T = T, .n = v_set((float)((1u << bits) - 1)), .sum_x = v_set(0)};
+        problem p = {.x = x, .g = g, .T = T, .n_int = v_set_int((1 << bits) - 1), .sum_x = v_set(0)};
+        p.n = v_to_float(p.n_int);
         p.up = (vf)((254 - exponent) << 23);
         p.down = (vf)(exponent << 23);
         for (size_t j = 0; j < g; j++) {
@@ -191,7 +199,7 @@ INLINE void affine_search_batch(batch *b, unsigned bits, size_t g, rq_dtype T, c
         put_bits(b->scale[i], scale_bits[i], T);
         put_bits(b->bias[i], bias_bits[i], T);
         for (size_t j = 0; j < g; j += UNIT)
-            nearest_unit(b->w[i] + j, up[i], bias[i], inverse[i], (float)((1u << bits) - 1), codes + j);
+            nearest_unit(b->w[i] + j, up[i], bias[i], inverse[i], (1 << bits) - 1, codes + j);
     }
 }
 
@@ -234,7 +242,7 @@ INLINE void mx_search_batch(batch *b, bool wide, rq_dtype T, const rq_quant_form
             for (int j = 0; j < 32; j++) {
                 const vf y = x[j] * unit * in;
                 const vf d = y - (wide ? nearest_e4m3(y) : nearest_e2m1(y));
-                error += d * d;
+                error = v_fma(d, d, error);
             }
             error *= out;
             const vi better = k == 0 ? v_set_int(-1) : error < least;
@@ -275,8 +283,8 @@ INLINE void nvfp4_search_batch(batch *b, rq_dtype T, const rq_quant_format *form
             const vf inverse = (vf)(~(code == 0) & (vi)(v_set(1) / scale));
             vf error = v_set(0);
             for (int j = 0; j < 16; j++) {
-                const vf d = x[j] - nearest_e2m1(x[j] * inverse) * scale;
-                error += d * d;
+                const vf d = v_fnma(nearest_e2m1(x[j] * inverse), scale, x[j]);
+                error = v_fma(d, d, error);
             }
             const vi better = k == 0 ? v_set_int(-1) : (error < least) & (code >= 1) & (code <= 0x7e);
             least = select_f(better, error, least);

@@ -18,6 +18,10 @@ static inline void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
 static inline void v_store_int(int32_t *p, vi x) { _mm512_storeu_si512(p, (__m512i)x); }
 static inline vf v_min(vf x, vf y) { return _mm512_min_ps(x, y); } /* y when either is NaN */
 static inline vf v_max(vf x, vf y) { return _mm512_max_ps(x, y); }
+/* Exactly one rounding; used only where the scalar twin calls fmaf. */
+static inline vf v_fma(vf x, vf y, vf z) { return _mm512_fmadd_ps(x, y, z); }
+static inline vf v_fnma(vf x, vf y, vf z) { return _mm512_fnmadd_ps(x, y, z); } /* z - x * y */
+static inline vi v_min_int(vi x, vi y) { return (vi)_mm512_min_epi32((__m512i)x, (__m512i)y); }
 static inline vi v_max_int(vi x, vi y) { return (vi)_mm512_max_epi32((__m512i)x, (__m512i)y); }
 static inline vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vi v_to_int(vf x) { return (vi)_mm512_cvtps_epi32(x); }
