@@ -126,6 +126,8 @@ static void entries_that_lie_are_refused_with_their_name(void **state) {
     (void)state;
     static const header_case cases[] = {
         {"begin after end", ONE("U8", "[4]", "[4,0]"), 4, RQ_ERR_FORMAT, "\"a\"", 0},
+        {"begin after end by what the shape wraps to", ONE("U8", "[18446744073709551612]", "[4,0]"), 4, RQ_ERR_FORMAT,
+         "after its end", 0},
         {"size is not the shape's", ONE("F32", "[2]", "[0,4]"), 4, RQ_ERR_FORMAT, "needs 8 bytes", 0},
         {"product overflows", ONE("U8", "[4294967296,4294967296]", "[0,0]"), 0, RQ_ERR_FORMAT, "64 bits", 0},
         {"bytes overflow", ONE("F64", "[4611686018427387904]", "[0,0]"), 0, RQ_ERR_FORMAT, "64 bits", 0},
