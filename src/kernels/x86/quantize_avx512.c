@@ -3,7 +3,7 @@
 
 #include "kernels/quantize_group.h"
 
-#define LANES 16
+#define LANES 16u
 #define WORDS 8
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
@@ -58,7 +58,7 @@ static inline void v_pack_nibbles(const uint8_t *codes, uint8_t *out) {
 #define REDUCE(name, type, op)                                                                                \
     static inline type name(const type x[16]) {                                                               \
         __m512 q[4];                                                                                          \
-        for (int i = 0; i < 4; i++) {                                                                         \
+        for (size_t i = 0; i < 4; i++) {                                                                      \
             const __m512 a = (__m512)x[4 * i], b = (__m512)x[4 * i + 1];                                      \
             const __m512 c = (__m512)x[4 * i + 2], d = (__m512)x[4 * i + 3];                                  \
             const __m512 ab = op(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));                         \
@@ -77,7 +77,7 @@ REDUCE(v_reduce_max_int, vi, MAX_AS_INT)
 /* out[t], lane i = w[i][j + t]. */
 static inline void v_transpose(const float *const *w, size_t j, vf out[16]) {
     __m512 u[4][4]; /* [m][i]: elements 4k + m of groups 4i .. 4i+3 in 128-bit lane k */
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         const __m512 a = _mm512_loadu_ps(w[4 * i] + j), b = _mm512_loadu_ps(w[4 * i + 1] + j);
         const __m512 c = _mm512_loadu_ps(w[4 * i + 2] + j), d = _mm512_loadu_ps(w[4 * i + 3] + j);
         const __m512 ab = _mm512_unpacklo_ps(a, b), cd = _mm512_unpacklo_ps(c, d);
@@ -87,7 +87,7 @@ static inline void v_transpose(const float *const *w, size_t j, vf out[16]) {
         u[2][i] = _mm512_shuffle_ps(ab2, cd2, 0x44);
         u[3][i] = _mm512_shuffle_ps(ab2, cd2, 0xee);
     }
-    for (int m = 0; m < 4; m++) {
+    for (size_t m = 0; m < 4; m++) {
         const __m512 even = _mm512_shuffle_f32x4(u[m][0], u[m][1], 0x88);
         const __m512 even2 = _mm512_shuffle_f32x4(u[m][2], u[m][3], 0x88);
         const __m512 odd = _mm512_shuffle_f32x4(u[m][0], u[m][1], 0xdd);
