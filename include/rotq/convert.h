@@ -28,6 +28,7 @@ typedef struct rq_convert_options {
     bool sync;                /* fsync everything before the directory appears */
     unsigned threads;         /* 0: the CPUs this process may use */
     uint64_t max_shard_bytes; /* 0: 5 GiB */
+    size_t slot_bytes;        /* 0: 256 MiB; matrices rotated on their output side are cut into columns to fit */
     /* Called from one thread at a time, at most ten times a second; may be NULL. */
     void (*progress)(void *context, const rq_progress *progress);
     void *progress_context;
@@ -37,7 +38,7 @@ typedef struct rq_convert_options {
 RQ_EXPORT void rq_convert_options_init(rq_convert_options *options);
 
 typedef struct rq_convert_result {
-    uint64_t source_bytes, output_bytes; /* tensor data */
+    uint64_t source_bytes, output_bytes; /* of all tensors in the directories */
     double seconds, cpu_seconds;
     uint64_t peak_memory_bytes; /* anonymous memory, as the system reports it */
     double bits_per_weight;

@@ -69,7 +69,7 @@ RQ_EXPORT void rq_rotation_to_dense(const rq_rotation *q, double *out);
 /* max |Q^T Q - I|; O(n^2 log n) for the Hadamard kinds, O(n^3) for dense. Negative when out of memory. */
 RQ_EXPORT double rq_rotation_orthogonality_error(const rq_rotation *q);
 
-/* What the command line asks for. */
+/* What the command line asks for. A seed above 2^63 - 1 is RQ_ERR_USAGE: the sidecar holds a JSON integer. */
 typedef struct rq_rotation_spec {
     enum { RQ_SPEC_HADAMARD, RQ_SPEC_BLOCK, RQ_SPEC_RANDOM, RQ_SPEC_NONE, RQ_SPEC_FILE } r1;
     size_t block;     /* RQ_SPEC_BLOCK */
@@ -78,7 +78,8 @@ typedef struct rq_rotation_spec {
     uint64_t seed;
 } rq_rotation_spec;
 
-/* "hadamard" | "block:B" | "random" | "none" | a path to a sidecar (contains '/' or ends in .json). */
+/* "hadamard" | "block:B" | "random" | "none" | a path to a sidecar (contains '/' or ends in .json). Writes r1, block
+ * and file (borrows text) only. */
 RQ_EXPORT RQ_CHECK rq_status rq_rotation_spec_parse(const char *text, rq_rotation_spec *spec, rq_error *err);
 
 /* All rotations of one model: R1 on the residual stream and one R2 per layer in head space. */
@@ -100,9 +101,14 @@ RQ_EXPORT void rq_rotation_set_deinit(rq_rotation_set *set);
  * leaving its directory. */
 RQ_EXPORT RQ_CHECK rq_status rq_rotation_set_write(const rq_rotation_set *set, const char *directory, rq_error *err);
 RQ_EXPORT RQ_CHECK rq_status rq_rotation_set_read(const char *path, rq_rotation_set *set, rq_error *err);
-/* As _read, from a JSON text in memory (the fuzz target); dense kinds resolve files in `directory`. */
+/* As _read, from a JSON text in memory (the fuzz target); dense kinds resolve files in `directory`, and are
+ * RQ_ERR_MISSING when it is NULL. */
 RQ_EXPORT RQ_CHECK rq_status rq_rotation_set_parse(const char *text, size_t bytes, const char *directory,
                                                    rq_rotation_set *set, rq_error *err);
+/* The text that _write would put into rotation.json; owned by the caller, freed with free(). */
+RQ_EXPORT RQ_CHECK rq_status rq_rotation_set_json(const rq_rotation_set *set, char **text, rq_error *err);
+/* Every matrix written out, whatever its kind: a safetensors file with F64 tensors "R1" and "R2.<layer>". */
+RQ_EXPORT RQ_CHECK rq_status rq_rotation_set_export(const rq_rotation_set *set, const char *path, rq_error *err);
 
 /* The random stream itself, for tests and other users. */
 RQ_EXPORT void rq_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

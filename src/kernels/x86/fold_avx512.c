@@ -1,0 +1,23 @@
+/* The fold on AVX-512: 8 doubles or 16 floats a vector, 32 registers. */
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VECTOR_BYTES 64
+#define LANES_F64 8
+#define LANES_F32 16
+#define RADIX_LOG2 4
+#define FMA_F64(a, b, c) ((V_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
+#define FMA_F32(a, b, c) ((V_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+
+/* Unsigned minima and maxima of f32 bit patterns; the across-lane forms run once per sixteen vectors. */
+#define min_u32_f64(a, b) ((u32v_f64)_mm256_min_epu32((__m256i)(a), (__m256i)(b)))
+#define max_u32_f64(a, b) ((u32v_f64)_mm256_max_epu32((__m256i)(a), (__m256i)(b)))
+#define least_f64(v) (uint32_t) _mm512_mask_reduce_min_epu32(0xff, _mm512_castsi256_si512((__m256i)(v)))
+#define greatest_f64(v) (uint32_t) _mm512_mask_reduce_max_epu32(0xff, _mm512_castsi256_si512((__m256i)(v)))
+#define min_u32_f32(a, b) ((u32v_f32)_mm512_min_epu32((__m512i)(a), (__m512i)(b)))
+#define max_u32_f32(a, b) ((u32v_f32)_mm512_max_epu32((__m512i)(a), (__m512i)(b)))
+#define least_f32(v) (uint32_t) _mm512_reduce_min_epu32((__m512i)(v))
+#define greatest_f32(v) (uint32_t) _mm512_reduce_max_epu32((__m512i)(v))
+#define VECTOR_REGISTER "v"
+#define FOLD_TABLE rq_fold_kernels_avx512
+#include "kernels/simd/fold_isa.h"
