@@ -23,15 +23,20 @@ static inline vf v_fma(vf x, vf y, vf z) { return _mm512_fmadd_ps(x, y, z); }
 static inline vf v_fnma(vf x, vf y, vf z) { return _mm512_fnmadd_ps(x, y, z); } /* z - x * y */
 static inline vi v_min_int(vi x, vi y) { return (vi)_mm512_min_epi32((__m512i)x, (__m512i)y); }
 static inline vi v_max_int(vi x, vi y) { return (vi)_mm512_max_epi32((__m512i)x, (__m512i)y); }
-static inline vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vi v_to_int(vf x) { return (vi)_mm512_cvtps_epi32(x); }
+static inline vf v_to_float(vi x) { return _mm512_cvtepi32_ps((__m512i)x); }
+static inline bool v_any(vi x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x) != 0; }
+static inline vf v_from_f16(vi h) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h)); }
+
+/* Without optimization gcc defines these as macros whose own constants trip -Wsign-conversion here. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+static inline vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vi v_to_int_up(vf x) {
     return (vi)_mm512_cvt_roundps_epi32(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
 }
-static inline vf v_to_float(vi x) { return _mm512_cvtepi32_ps((__m512i)x); }
-static inline bool v_any(vi x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x) != 0; }
 static inline vi v_to_f16(vf x) { return (vi)_mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
-static inline vf v_from_f16(vi h) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h)); }
+#pragma GCC diagnostic pop
 
 /* 32 lanes to bytes, in order, clamped to [0, 255]. */
 static inline vb v_to_bytes(const vi q[2]) {
