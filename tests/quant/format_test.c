@@ -127,7 +127,7 @@ static void a_stored_affine_group_has_the_documented_bytes(void **state) {
     for (int i = 0; i < 32; i++) w[i] = -1 + 0.25f * (float)(i % 8);
     const block b = round_trip(&format, RQ_SCALES_MLX, RQ_BF16, w, 1, 32);
     static const uint8_t codes[3] = {0x88, 0xc6, 0xfa}; /* 0,1,...,7 as one little-endian stream of 3-bit codes */
-    for (int i = 0; i < 4; i++) assert_memory_equal(b.codes + 3 * i, codes, 3);
+    for (size_t i = 0; i < 4; i++) assert_memory_equal(b.codes + 3 * i, codes, 3);
     assert_int_equal(b.scales[0] | b.scales[1] << 8, 0x3e80);
     assert_int_equal(b.biases[0] | b.biases[1] << 8, 0xbf80);
 }

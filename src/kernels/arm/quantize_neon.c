@@ -3,7 +3,7 @@
 
 #include "kernels/quantize_group.h"
 
-#define LANES 4
+#define LANES 4u
 #define WORDS 2
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -36,7 +36,7 @@ static inline vf v_from_f16(vi h) { return vcvt_f32_f16(vreinterpret_f16_u16(vmo
 static inline vb v_to_bytes(const vi q[8]) {
     uint8_t bytes[32];
     vb out;
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < 4; i++)
         vst1_u8(bytes + 8 * i, vqmovun_s16(vcombine_s16(vqmovn_s32(q[2 * i]), vqmovn_s32(q[2 * i + 1]))));
     memcpy(&out, bytes, sizeof out);
     return out;
@@ -50,7 +50,7 @@ typedef union halves {
 static inline vb v_bytes_min(vb x, vb y) {
     halves a = {.all = x};
     const halves b = {.all = y};
-    for (int i = 0; i < 2; i++) a.half[i] = vminq_u8(a.half[i], b.half[i]);
+    for (size_t i = 0; i < 2; i++) a.half[i] = vminq_u8(a.half[i], b.half[i]);
     return a.all;
 }
 /* E2M1 code from ceil(4x). */
@@ -58,7 +58,7 @@ static inline vb v_e2m1_of_quarters(vb k) {
     static const uint8_t codes[16] = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 5, 5, 6};
     const uint8x16_t table = vld1q_u8(codes);
     halves a = {.all = k};
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 2; i++) {
         const uint8x16_t top = vcgtq_u8(a.half[i], vdupq_n_u8(20));
         a.half[i] = vsubq_u8(vqtbl1q_u8(table, vminq_u8(a.half[i], vdupq_n_u8(15))), top);
     }
@@ -66,7 +66,7 @@ static inline vb v_e2m1_of_quarters(vb k) {
 }
 /* 64 codes of 4 bits. */
 static inline void v_pack_nibbles(const uint8_t *codes, uint8_t *out) {
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 2; i++) {
         const uint8x16x2_t pairs = vld2q_u8(codes + 32 * i);
         vst1q_u8(out + 16 * i, vorrq_u8(pairs.val[0], vshlq_n_u8(pairs.val[1], 4)));
     }

@@ -26,16 +26,18 @@ typedef struct batch {
 INLINE vi select_i(vi mask, vi a, vi b) { return (mask & a) | (~mask & b); }
 INLINE vf select_f(vi mask, vf a, vf b) { return (vf)select_i(mask, (vi)a, (vi)b); }
 INLINE vf abs_f(vf x) { return (vf)((vi)x & 0x7fffffff); }
-/* Shift of the lanes as unsigned numbers. */
-INLINE vi shift_right(vi x, int n) { return (vi)((vu)x >> (unsigned)n); }
+/* On bit patterns: as unsigned numbers, so that they wrap for groups that go to the scalar path afterwards. */
+INLINE vi shift_right(vi x, unsigned n) { return (vi)((vu)x >> n); }
+INLINE vi shift_left(vi x, unsigned n) { return (vi)((vu)x << n); }
+INLINE vi add_bits(vi x, uint32_t bits) { return (vi)((vu)x + bits); }
 
 INLINE vi bf16_bits(vf x) { /* of finite x or infinity */
-    const vi u = (vi)x;
-    return shift_right(u + 0x7fff + (shift_right(u, 16) & 1), 16);
+    const vu u = (vu)x;
+    return (vi)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 INLINE vf round_to_dtype(vf x, rq_dtype T) {
-    if (T == RQ_BF16) return (vf)(bf16_bits(x) << 16);
+    if (T == RQ_BF16) return (vf)shift_left(bf16_bits(x), 16);
     if (T == RQ_F16) return v_from_f16(v_to_f16(x));
     return x;
 }
@@ -64,13 +66,13 @@ INLINE void put_bits(char *dst, int32_t bits, rq_dtype T) {
 INLINE void affine_unit(const float *w, float bias, float s, float below, float above, unsigned n, uint8_t *codes) {
     const vf b = v_set(bias), lo = v_set(below), hi = v_set(above);
     vi q[UNIT_VECS], differ = {0};
-    for (int u = 0; u < UNIT_VECS; u++) {
+    for (size_t u = 0; u < UNIT_VECS; u++) {
         const vf d = v_load(w + u * LANES) - b;
         q[u] = v_to_int(d * lo);
         differ |= q[u] ^ v_to_int(d * hi);
     }
     if (__builtin_expect(v_any(differ), 0))
-        for (int u = 0; u < UNIT_VECS; u++) q[u] = v_to_int((v_load(w + u * LANES) - b) / v_set(s));
+        for (size_t u = 0; u < UNIT_VECS; u++) q[u] = v_to_int((v_load(w + u * LANES) - b) / v_set(s));
     const vb bytes = v_bytes_min(v_to_bytes(q), (vb){0} + (uint8_t)n);
     memcpy(codes, &bytes, UNIT);
 }
@@ -105,7 +107,7 @@ INLINE void affine_batch(batch *b, unsigned bits, size_t g, rq_dtype T, const rq
 
     float s[BATCH], bias[BATCH], below[BATCH], above[BATCH];
     int32_t odd[BATCH], scale_bits[BATCH], bias_bits[BATCH];
-    for (int v = 0; v < BATCH_VECS; v++) {
+    for (size_t v = 0; v < BATCH_VECS; v++) {
         const vf high = v_reduce_max(most + v * LANES), low = v_reduce_min(least + v * LANES);
         vf step, base;
         affine_range(low, high, v_set((float)n), &step, &base);
@@ -115,8 +117,9 @@ INLINE void affine_batch(batch *b, unsigned bits, size_t g, rq_dtype T, const rq
                         (abs_f(base) <= v_set(0x1p120f)) & (abs_f(high - low) <= v_set(0x1p120f));
         v_store(s + v * LANES, step);
         v_store(bias + v * LANES, base);
-        v_store(below + v * LANES, (vf)((vi)inverse - 1)); /* rounded to nearest, so one step encloses it */
-        v_store(above + v * LANES, (vf)((vi)inverse + 1));
+        v_store(below + v * LANES,
+                (vf)add_bits((vi)inverse, UINT32_MAX)); /* rounded to nearest, so one step encloses it */
+        v_store(above + v * LANES, (vf)add_bits((vi)inverse, 1));
         v_store_int(odd + v * LANES, ~fine);
         v_store_int(scale_bits + v * LANES, stored_bits(step, T));
         v_store_int(bias_bits + v * LANES, stored_bits(base, T));
@@ -145,7 +148,7 @@ INLINE void affine_batch(batch *b, unsigned bits, size_t g, rq_dtype T, const rq
 INLINE void e2m1_unit(const float *w0, const float *w1, float r0, float r1, bool divide, int32_t shift,
                       uint8_t *codes) {
     vi q[UNIT_VECS];
-    for (int u = 0; u < UNIT_VECS; u++) {
+    for (size_t u = 0; u < UNIT_VECS; u++) {
         const bool second = u >= UNIT_VECS / 2;
         const vf w = v_load(second ? w1 + (u - UNIT_VECS / 2) * LANES : w0 + u * LANES);
         const vf r = v_set(second ? r1 : r0);
@@ -168,12 +171,12 @@ INLINE vi e4m3_codes(vf x) {
 
 /* Values of E4M3 codes in [0, 0x7e]. */
 INLINE vf e4m3_values(vi code) {
-    return select_f(code < 8, v_to_float(code) * v_set(0x1p-9f), (vf)((code << 20) + (120 << 23)));
+    return select_f(code < 8, v_to_float(code) * v_set(0x1p-9f), (vf)add_bits(shift_left(code, 20), 120u << 23));
 }
 
 INLINE void e4m3_unit(const float *w, float r, uint8_t *codes) {
     vi q[UNIT_VECS];
-    for (int u = 0; u < UNIT_VECS; u++) {
+    for (size_t u = 0; u < UNIT_VECS; u++) {
         const vf x = v_load(w + u * LANES);
         q[u] = e4m3_codes(abs_f(x) * v_set(r)) | (shift_right((vi)x, 24) & 0x80);
     }
@@ -189,14 +192,14 @@ INLINE void batch_amax(const batch *b, size_t g, vi amax[BATCH_VECS]) {
         for (size_t j = 0; j < g; j += LANES) m = v_max_int((vi)v_load(b->w[i] + j) & 0x7fffffff, m);
         most[i] = m;
     }
-    for (int v = 0; v < BATCH_VECS; v++) amax[v] = v_reduce_max_int(most + v * LANES);
+    for (size_t v = 0; v < BATCH_VECS; v++) amax[v] = v_reduce_max_int(most + v * LANES);
 }
 
 /* Biased exponent of mlx's scale, where that is a normal number: the smallest power of two that is not below amax / M
  * rounded to T; 127 for 0. */
 INLINE vi mx_byte(vf amax, bool wide, rq_dtype T) {
     const vf s = round_to_dtype(amax / v_set(wide ? 448 : 6), T);
-    return select_i(s == v_set(0), v_set_int(127), shift_right((vi)s + 0x7fffff, 23));
+    return select_i(s == v_set(0), v_set_int(127), shift_right(add_bits((vi)s, 0x7fffff), 23));
 }
 
 INLINE void mx_batch(batch *b, bool wide, rq_dtype T, const rq_quant_format *format) {
@@ -204,12 +207,12 @@ INLINE void mx_batch(batch *b, bool wide, rq_dtype T, const rq_quant_format *for
     float r[BATCH];
     int32_t odd[BATCH], byte[BATCH];
     batch_amax(b, 32, amax);
-    for (int v = 0; v < BATCH_VECS; v++) {
+    for (size_t v = 0; v < BATCH_VECS; v++) {
         const vi e = mx_byte((vf)amax[v], wide, T);
         const vi small = (amax[v] != 0) & (amax[v] < (27 << 23)); /* 2^-100 */
         v_store_int(odd + v * LANES, small | (amax[v] >= 0x7f800000));
         v_store_int(byte + v * LANES, e);
-        v_store(r + v * LANES, (vf)((254 - e) << 23)); /* exact: w * 2^-e, and no rounding to T is left to do */
+        v_store(r + v * LANES, (vf)shift_left(254 - e, 23)); /* exact: w * 2^-e, and no rounding to T is left to do */
     }
     for (size_t i = 0; i < b->count; i++) {
         uint8_t *codes = b->codes + i * 32;
@@ -236,7 +239,7 @@ INLINE void nvfp4_batch(batch *b, rq_dtype T, const rq_quant_format *format, rq_
     float r[BATCH];
     int32_t odd[BATCH], byte[BATCH], zeroed[BATCH];
     batch_amax(b, 16, amax);
-    for (int v = 0; v < BATCH_VECS; v++) {
+    for (size_t v = 0; v < BATCH_VECS; v++) {
         const vi code = e4m3_codes(round_to_dtype((vf)amax[v] / v_set(6), T));
         const vf scale = e4m3_values(code);
         const vi zero = code == 0;

@@ -7,10 +7,10 @@
 /* ---- affine ---- */
 
 typedef struct problem {
-    const vf *x; /* [g]: element j of LANES groups, times `up` */
-    size_t g;
     vf n, up, down, sum_x;
     vi n_int;
+    const vf *x; /* [g]: element j of LANES groups, times `up` */
+    size_t g;
     rq_dtype T;
 } problem;
 
@@ -144,7 +144,7 @@ INLINE candidate search_affine(const problem *p, vf lo, vf hi, const rq_affine_s
 /* Codes of 32 elements under a scale and bias in units of w * up. */
 INLINE void nearest_unit(const float *w, float up, float bias, float inverse, int n, uint8_t *codes) {
     vi q[UNIT_VECS];
-    for (int u = 0; u < UNIT_VECS; u++) {
+    for (size_t u = 0; u < UNIT_VECS; u++) {
         const vf d = v_load(w + u * LANES) * v_set(up) - v_set(bias);
         q[u] = rounded_code(d, v_set(inverse), v_set_int(n)) - (vi)v_set(RQ_ROUNDER);
     }
@@ -169,8 +169,8 @@ INLINE void affine_search_batch(batch *b, unsigned bits, size_t g, rq_dtype T, c
         exponent = select_i(exponent > 253, v_set_int(253), exponent);
         problem p = {.x = x, .g = g, .T = T, .n_int = v_set_int((1 << bits) - 1), .sum_x = v_set(0)};
         p.n = v_to_float(p.n_int);
-        p.up = (vf)((254 - exponent) << 23);
-        p.down = (vf)(exponent << 23);
+        p.up = (vf)shift_left(254 - exponent, 23);
+        p.down = (vf)shift_left(exponent, 23);
         for (size_t j = 0; j < g; j++) {
             x[j] *= p.up;
             p.sum_x += x[j];
@@ -205,9 +205,9 @@ INLINE void affine_search_batch(batch *b, unsigned bits, size_t g, rq_dtype T, c
 
 /* ---- float modes ---- */
 
-INLINE vf nearest_value(vf x, float least, int shift, float most) {
+INLINE vf nearest_value(vf x, float least, uint32_t shift, float most) {
     x = v_min(x, v_set(most));
-    const vf step = (vf)(v_max_int((vi)x & 0x7f800000, (vi)v_set(least)) + (shift << 23));
+    const vf step = (vf)add_bits(v_max_int((vi)x & 0x7f800000, (vi)v_set(least)), shift << 23);
     return (x + step) - step;
 }
 
@@ -217,7 +217,6 @@ INLINE vf nearest_e4m3(vf x) { return nearest_value(x, 0x1p-6f, 20, 448); }
 /* |w| of LANES groups, one per lane, and the largest of each as bits (NaN on top). */
 INLINE vi load_magnitudes(const float *const *w, size_t g, vf *x) {
     vi amax = {0};
-    if (g < LANES) __builtin_unreachable();
     for (size_t j = 0; j < g; j += LANES) v_transpose(w, j, x + j);
     for (size_t j = 0; j < g; j++) {
         x[j] = abs_f(x[j]);
@@ -235,7 +234,7 @@ INLINE void mx_search_batch(batch *b, bool wide, rq_dtype T, const rq_quant_form
         const vf rounded = round_to_dtype((vf)amax, T);
         const vi first = mx_byte(rounded, wide, T);
         vi best = first;
-        const vf unit = (vf)((254 - first) << 23);
+        const vf unit = (vf)shift_left(254 - first, 23);
         for (int k = 0; k < RQ_MX_EXPONENTS; k++) {
             const vf in = v_set(rq_exp2_int(-rq_mx_exponents[k])), out = v_set(rq_exp2_int(2 * rq_mx_exponents[k]));
             vf error = v_set(0);
@@ -252,7 +251,7 @@ INLINE void mx_search_batch(batch *b, bool wide, rq_dtype T, const rq_quant_form
         const vi small = (amax != 0) & (amax < (27 << 23)); /* 2^-100 */
         v_store_int(odd + at, small | (amax >= 0x7f800000) | ((vi)rounded >= 0x7f800000) | (first > 250));
         v_store_int(byte + at, best);
-        v_store(r + at, (vf)((254 - best) << 23));
+        v_store(r + at, (vf)shift_left(254 - best, 23));
     }
     for (size_t i = 0; i < b->count; i++) {
         uint8_t *codes = b->codes + i * 32;

@@ -3,7 +3,7 @@
 
 #include "kernels/quantize_group.h"
 
-#define LANES 8
+#define LANES 8u
 #define WORDS 4
 typedef float vf __attribute__((vector_size(32)));
 typedef int32_t vi __attribute__((vector_size(32)));
@@ -62,7 +62,7 @@ static inline void v_pack_nibbles(const uint8_t *codes, uint8_t *out) {
 #define REDUCE(name, type, op)                                                                               \
     static inline type name(const type x[8]) {                                                               \
         __m256 q[2];                                                                                         \
-        for (int i = 0; i < 2; i++) {                                                                        \
+        for (size_t i = 0; i < 2; i++) {                                                                     \
             const __m256 a = (__m256)x[4 * i], b = (__m256)x[4 * i + 1];                                     \
             const __m256 c = (__m256)x[4 * i + 2], d = (__m256)x[4 * i + 3];                                 \
             const __m256 ab = op(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));                        \
@@ -79,7 +79,7 @@ REDUCE(v_reduce_max_int, vi, MAX_AS_INT)
 /* out[t], lane i = w[i][j + t]. */
 static inline void v_transpose(const float *const *w, size_t j, vf out[8]) {
     __m256 u[4][2]; /* [m][i]: elements 4k + m of groups 4i .. 4i+3 in 128-bit lane k */
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 2; i++) {
         const __m256 a = _mm256_loadu_ps(w[4 * i] + j), b = _mm256_loadu_ps(w[4 * i + 1] + j);
         const __m256 c = _mm256_loadu_ps(w[4 * i + 2] + j), d = _mm256_loadu_ps(w[4 * i + 3] + j);
         const __m256 ab = _mm256_unpacklo_ps(a, b), cd = _mm256_unpacklo_ps(c, d);
@@ -89,7 +89,7 @@ static inline void v_transpose(const float *const *w, size_t j, vf out[8]) {
         u[2][i] = _mm256_shuffle_ps(ab2, cd2, 0x44);
         u[3][i] = _mm256_shuffle_ps(ab2, cd2, 0xee);
     }
-    for (int m = 0; m < 4; m++) {
+    for (size_t m = 0; m < 4; m++) {
         out[m] = _mm256_permute2f128_ps(u[m][0], u[m][1], 0x20);
         out[4 + m] = _mm256_permute2f128_ps(u[m][0], u[m][1], 0x31);
     }

@@ -3,7 +3,7 @@
 
 #include "kernels/quantize_group.h"
 
-#define LANES 16
+#define LANES 16u
 #define WORDS 8
 typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
@@ -23,15 +23,20 @@ static inline vf v_fma(vf x, vf y, vf z) { return _mm512_fmadd_ps(x, y, z); }
 static inline vf v_fnma(vf x, vf y, vf z) { return _mm512_fnmadd_ps(x, y, z); } /* z - x * y */
 static inline vi v_min_int(vi x, vi y) { return (vi)_mm512_min_epi32((__m512i)x, (__m512i)y); }
 static inline vi v_max_int(vi x, vi y) { return (vi)_mm512_max_epi32((__m512i)x, (__m512i)y); }
-static inline vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vi v_to_int(vf x) { return (vi)_mm512_cvtps_epi32(x); }
+static inline vf v_to_float(vi x) { return _mm512_cvtepi32_ps((__m512i)x); }
+static inline bool v_any(vi x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x) != 0; }
+static inline vf v_from_f16(vi h) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h)); }
+
+/* Without optimization gcc defines these as macros whose own constants trip -Wsign-conversion here. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+static inline vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vi v_to_int_up(vf x) {
     return (vi)_mm512_cvt_roundps_epi32(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
 }
-static inline vf v_to_float(vi x) { return _mm512_cvtepi32_ps((__m512i)x); }
-static inline bool v_any(vi x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x) != 0; }
 static inline vi v_to_f16(vf x) { return (vi)_mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
-static inline vf v_from_f16(vi h) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h)); }
+#pragma GCC diagnostic pop
 
 /* 32 lanes to bytes, in order, clamped to [0, 255]. */
 static inline vb v_to_bytes(const vi q[2]) {
@@ -58,7 +63,7 @@ static inline void v_pack_nibbles(const uint8_t *codes, uint8_t *out) {
 #define REDUCE(name, type, op)                                                                                \
     static inline type name(const type x[16]) {                                                               \
         __m512 q[4];                                                                                          \
-        for (int i = 0; i < 4; i++) {                                                                         \
+        for (size_t i = 0; i < 4; i++) {                                                                      \
             const __m512 a = (__m512)x[4 * i], b = (__m512)x[4 * i + 1];                                      \
             const __m512 c = (__m512)x[4 * i + 2], d = (__m512)x[4 * i + 3];                                  \
             const __m512 ab = op(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));                         \
@@ -77,7 +82,7 @@ REDUCE(v_reduce_max_int, vi, MAX_AS_INT)
 /* out[t], lane i = w[i][j + t]. */
 static inline void v_transpose(const float *const *w, size_t j, vf out[16]) {
     __m512 u[4][4]; /* [m][i]: elements 4k + m of groups 4i .. 4i+3 in 128-bit lane k */
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 4; i++) {
         const __m512 a = _mm512_loadu_ps(w[4 * i] + j), b = _mm512_loadu_ps(w[4 * i + 1] + j);
         const __m512 c = _mm512_loadu_ps(w[4 * i + 2] + j), d = _mm512_loadu_ps(w[4 * i + 3] + j);
         const __m512 ab = _mm512_unpacklo_ps(a, b), cd = _mm512_unpacklo_ps(c, d);
@@ -87,7 +92,7 @@ static inline void v_transpose(const float *const *w, size_t j, vf out[16]) {
         u[2][i] = _mm512_shuffle_ps(ab2, cd2, 0x44);
         u[3][i] = _mm512_shuffle_ps(ab2, cd2, 0xee);
     }
-    for (int m = 0; m < 4; m++) {
+    for (size_t m = 0; m < 4; m++) {
         const __m512 even = _mm512_shuffle_f32x4(u[m][0], u[m][1], 0x88);
         const __m512 even2 = _mm512_shuffle_f32x4(u[m][2], u[m][3], 0x88);
         const __m512 odd = _mm512_shuffle_f32x4(u[m][0], u[m][1], 0xdd);
