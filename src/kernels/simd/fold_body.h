@@ -290,10 +290,12 @@ static bool FN(round_panel)(float *y, size_t y_stride, const void *x, size_t x_s
 
 /* ---- between the K blocks: quads shared by all outputs ---- */
 
-/* Where results go: back to x, or rounded to y. */
+/* Where rounded results go. A panel of [K][len][width] counts as K rows of len * width columns, so that two vectors
+ * share the codes even where the width is one vector. */
 typedef struct FN(sink) {
-    float *y; /* NULL: back to x */
-    size_t y_step;
+    float *y;      /* column c of row b goes to y + b * y_step + c / width * y_stride + c % width */
+    size_t y_step; /* between rows */
+    size_t width, y_stride;
     double scale;
     rq_dtype to;
 } FN(sink);
@@ -302,8 +304,8 @@ typedef struct FN(sink) {
  */
 static inline __attribute__((always_inline)) void FN(across_width)(REAL *x, size_t step, const rq_fwht *fwht, V *quads,
                                                                    const size_t wide, const bool round,
-                                                                   const FN(sink) * sink, const rq_dtype to,
-                                                                   FN(seen) * seen) {
+                                                                   const FN(sink) * sink, float *const y[2],
+                                                                   const rq_dtype to, FN(seen) * seen) {
     static const REAL sign[2] = {1, -1};
     const FN(rounding) rounding = FN(rounding_make)(round ? sink->scale : 1.0);
     const size_t K = fwht->K, n = K / 4;
@@ -331,8 +333,8 @@ static inline __attribute__((always_inline)) void FN(across_width)(REAL *x, size
             if (wide == 2) sum1 = FMA(o[1], s, sum1);
         }
         if (round) {
-            FN(put)(sink->y + i * sink->y_step, sum0, &rounding, to, seen);
-            if (wide == 2) FN(put)(sink->y + i * sink->y_step + LANES, sum1, &rounding, to, seen);
+            FN(put)(y[0] + i * sink->y_step, sum0, &rounding, to, seen);
+            if (wide == 2) FN(put)(y[1] + i * sink->y_step, sum1, &rounding, to, seen);
         } else {
             ST(x + i * step, sum0);
             if (wide == 2) ST(x + i * step + LANES, sum1);
@@ -340,40 +342,39 @@ static inline __attribute__((always_inline)) void FN(across_width)(REAL *x, size
     }
 }
 
-/* One or two vectors, to the sink, with the rare tie redone from x. */
+/* One or two vectors from column c on, to the sink, with the rare tie redone from x. */
 static inline __attribute__((always_inline)) bool FN(across_rounded)(REAL *x, size_t step, const rq_fwht *fwht,
-                                                                     V *quads, const size_t wide, const FN(sink) * sink,
-                                                                     const rq_dtype to) {
+                                                                     V *quads, const size_t wide, size_t c,
+                                                                     const FN(sink) * sink, const rq_dtype to) {
+    float *const y[2] = {sink->y + c / sink->width * sink->y_stride + c % sink->width,
+                         sink->y + (c + LANES) / sink->width * sink->y_stride + (c + LANES) % sink->width};
     FN(seen) seen = SEEN_NOTHING;
-    FN(across_width)(x, step, fwht, quads, wide, true, sink, to, &seen);
+    FN(across_width)(x + c, step, fwht, quads, wide, true, sink, y, to, &seen);
     if (__builtin_expect(!FN(saw_tie)(&seen, to), 1)) return FN(saw_finite)(&seen, to);
     bool finite = true;
-    FN(across_width)(x, step, fwht, quads, wide, false, sink, to, &seen);
+    FN(across_width)(x + c, step, fwht, quads, wide, false, sink, y, to, &seen);
     for (size_t i = 0; i < fwht->K; i++)
-        finite &= FN(round_to)(sink->y + i * sink->y_step, x + i * step, sink->scale, to, wide * LANES);
+        for (size_t w = 0; w < wide; w++)
+            finite &= FN(round_to)(y[w] + i * sink->y_step, x + c + i * step + w * LANES, sink->scale, to, LANES);
     return finite;
 }
 
+/* K rows of `cols` columns, `step` apart; cols is a multiple of LANES. sink NULL: back to x. */
 static bool FN(across)(REAL *x, size_t step, size_t cols, const rq_fwht *fwht, const FN(sink) * sink) {
     V quads[2 * 2 * RQ_FWHT_K_MAX];
     bool finite = true;
     for (size_t c = 0; c < cols;) {
         const size_t wide = c + 2 * LANES <= cols ? 2 : 1;
-        if (!sink) {
-            if (wide == 2)
-                FN(across_width)(x + c, step, fwht, quads, 2, false, NULL, RQ_F32, NULL);
-            else
-                FN(across_width)(x + c, step, fwht, quads, 1, false, NULL, RQ_F32, NULL);
-        } else {
-            FN(sink) s = *sink;
-            s.y += c;
-            if (wide == 2)
-                finite &= s.to == RQ_BF16 ? FN(across_rounded)(x + c, step, fwht, quads, 2, &s, RQ_BF16)
-                                          : FN(across_rounded)(x + c, step, fwht, quads, 2, &s, RQ_F32);
-            else
-                finite &= s.to == RQ_BF16 ? FN(across_rounded)(x + c, step, fwht, quads, 1, &s, RQ_BF16)
-                                          : FN(across_rounded)(x + c, step, fwht, quads, 1, &s, RQ_F32);
-        }
+        if (!sink && wide == 2)
+            FN(across_width)(x + c, step, fwht, quads, 2, false, NULL, NULL, RQ_F32, NULL);
+        else if (!sink)
+            FN(across_width)(x + c, step, fwht, quads, 1, false, NULL, NULL, RQ_F32, NULL);
+        else if (wide == 2)
+            finite &= sink->to == RQ_BF16 ? FN(across_rounded)(x, step, fwht, quads, 2, c, sink, RQ_BF16)
+                                          : FN(across_rounded)(x, step, fwht, quads, 2, c, sink, RQ_F32);
+        else
+            finite &= sink->to == RQ_BF16 ? FN(across_rounded)(x, step, fwht, quads, 1, c, sink, RQ_BF16)
+                                          : FN(across_rounded)(x, step, fwht, quads, 1, c, sink, RQ_F32);
         c += wide * LANES;
     }
     return finite;
@@ -491,7 +492,7 @@ static bool FN(fold_row)(float *y, void *x_, const void *src, rq_dtype dtype, co
     }
     if (fwht->K > 1)
         for (size_t i = 0; i < n; i += fwht->order) {
-            const FN(sink) sink = {y + i, len, scale, to};
+            const FN(sink) sink = {y + i, len, len, 0, scale, to};
             finite &= FN(across)(x + i, len, len, fwht, &sink);
         }
     return finite;
@@ -573,11 +574,10 @@ static bool FN(fold_cols)(float *y, size_t y_stride, void *x_, const void *src_,
             finite &=
                 FN(last)(y + b * y_stride, y_stride, h * y_stride, x + b * cols, h * cols, h, cols, scale, to, last);
     }
-    if (fwht->K > 1)
-        for (size_t o = 0; o < len; o++) {
-            const FN(sink) sink = {y + o * y_stride, len * y_stride, scale, to};
-            finite &= FN(across)(x + o * cols, len * cols, cols, fwht, &sink);
-        }
+    if (fwht->K > 1) {
+        const FN(sink) sink = {y, len * y_stride, cols, y_stride, scale, to};
+        finite &= FN(across)(x, len * cols, len * cols, fwht, &sink);
+    }
     return finite;
 }
 
