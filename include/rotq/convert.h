@@ -38,7 +38,7 @@ typedef struct rq_convert_options {
 RQ_EXPORT void rq_convert_options_init(rq_convert_options *options);
 
 typedef struct rq_convert_result {
-    uint64_t source_bytes, output_bytes; /* tensor data */
+    uint64_t source_bytes, output_bytes; /* of all tensors in the directories */
     double seconds, cpu_seconds;
     uint64_t peak_memory_bytes; /* anonymous memory, as the system reports it */
     double bits_per_weight;

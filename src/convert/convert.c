@@ -1,5 +1,6 @@
 #include "rotq/convert.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -15,7 +16,15 @@ void rq_convert_options_init(rq_convert_options *options) {
     rq_plan_options_init(&options->plan);
 }
 
+/* Peak resident memory. Not getrusage alone: on Linux its figure survives exec, so a small program started by a large
+ * one would report the large one's peak. */
 static uint64_t peak_memory(void) {
+    uint64_t kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    for (char line[256]; f && !kib && fgets(line, sizeof line, f);)
+        if (rq_has_prefix(line, "VmHWM:")) kib = strtoull(line + 6, NULL, 10);
+    if (f) fclose(f);
+    if (kib) return kib * 1024;
     struct rusage u;
     if (getrusage(RUSAGE_SELF, &u) != 0) return 0;
 #ifdef __APPLE__
@@ -107,6 +116,12 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
     return st;
 }
 
+static uint64_t checkpoint_bytes(const rq_checkpoint *ckpt) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < rq_checkpoint_count(ckpt); i++) bytes += rq_checkpoint_at(ckpt, i)->bytes;
+    return bytes;
+}
+
 rq_status rq_convert(const char *src, const char *dst, const rq_convert_options *options, rq_convert_result *result,
                      rq_notes *notes, rq_error *err) {
     const double started = rq_now(), cpu_started = rq_cpu_seconds();
@@ -114,7 +129,7 @@ rq_status rq_convert(const char *src, const char *dst, const rq_convert_options 
     run r = {0};
     const rq_status st = convert(&r, src, dst, options, threads, notes, err);
     if (st == RQ_OK && result)
-        *result = (rq_convert_result){.source_bytes = r.units.source_bytes,
+        *result = (rq_convert_result){.source_bytes = checkpoint_bytes(r.ckpt),
                                       .output_bytes = r.layout.tensor_bytes,
                                       .seconds = rq_now() - started,
                                       .cpu_seconds = rq_cpu_seconds() - cpu_started,

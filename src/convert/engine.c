@@ -27,6 +27,8 @@ typedef struct engine {
     atomic_uint_least64_t zeroed_groups;
     atomic_uint_least64_t nonfinite_tasks;
 
+    pthread_mutex_t write_lock; /* one writer at a time: file systems serialize writes to a file, by spinning */
+
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t stage_done;
     uint32_t *left; /* [n_stages] units still to finish */
@@ -100,7 +102,7 @@ static rq_status write_rows(const engine *e, const rq_part *part, size_t row_byt
 }
 
 /* All parts of a block of rows. codes, scales, biases hold whole rows of the task's width. */
-static rq_status write_block(const engine *e, const rq_task *k, uint64_t row, uint64_t rows, const char *codes,
+static rq_status write_parts(const engine *e, const rq_task *k, uint64_t row, uint64_t rows, const char *codes,
                              const char *scales, const char *biases, rq_error *err) {
     const rq_plan_tensor *t = k->tensor;
     const size_t cols = (size_t)k->cols, width = (size_t)k->width, col0 = (size_t)k->col0;
@@ -116,6 +118,14 @@ static rq_status write_block(const engine *e, const rq_task *k, uint64_t row, ui
     if (st == RQ_OK) st = write_rows(e, &k->place->scales, full, row, rows, offset, piece, scales, err);
     if (st == RQ_OK && rq_quant_has_biases(f))
         st = write_rows(e, &k->place->biases, full, row, rows, offset, piece, biases, err);
+    return st;
+}
+
+static rq_status write_block(engine *e, const rq_task *k, uint64_t row, uint64_t rows, const char *codes,
+                             const char *scales, const char *biases, rq_error *err) {
+    pthread_mutex_lock(&e->write_lock);
+    const rq_status st = write_parts(e, k, row, rows, codes, scales, biases, err);
+    pthread_mutex_unlock(&e->write_lock);
     return st;
 }
 
@@ -229,7 +239,7 @@ static void transpose(const engine *e, char *to, size_t to_stride, const char *f
 }
 
 /* Output side on x [rows][cols], signs already applied; rows are whole blocks of the rotation. Dense rotations go
- * through temporary [2 * rows * RQ_SUBPANEL], a strip of columns at a time. */
+ * through temporary [2 * rows * subpanel], a strip of columns at a time. */
 static void output_side(const engine *e, const rq_task *k, char *x, size_t rows, size_t cols, char *temporary) {
     const size_t real = e->fold->real_bytes;
     if (k->out->fwht) {
@@ -238,10 +248,10 @@ static void output_side(const engine *e, const rq_task *k, char *x, size_t rows,
             e->fold->fwht_cols(x + b * cols * real, cols, cols, k->out->fwht);
         return;
     }
-    const size_t n = k->out->rotation->n;
+    const size_t n = k->out->rotation->n, sub = rq_subpanel(real);
     for (size_t b = 0; b + n <= rows; b += n)
-        for (size_t c = 0; c < cols; c += RQ_SUBPANEL) {
-            const size_t strip = rq_min_size(RQ_SUBPANEL, cols - c);
+        for (size_t c = 0; c < cols; c += sub) {
+            const size_t strip = rq_min_size(sub, cols - c);
             char *block = x + (b * cols + c) * real, *out = temporary + n * strip * real;
             transpose(e, temporary, n, block, cols, n, strip);
             e->fold->dense_rows(out, temporary, strip, k->out->matrix, n);
@@ -251,23 +261,39 @@ static void output_side(const engine *e, const rq_task *k, char *x, size_t rows,
 
 /* ---- units ---- */
 
-static rq_status finish_row(engine *e, const rq_task *k, const scratch *s, const char *x, size_t row_in_block,
-                            rq_error *err) {
+/* Quantizes or stores one row of rounded values. */
+static void keep_row(engine *e, const rq_task *k, const scratch *s, size_t row_in_block) {
     const rq_plan_tensor *t = k->tensor;
     const size_t cols = (size_t)k->cols;
-    const rq_dtype dtype = value_dtype(e, k);
-    if (!e->fold->round_to(s->values, x, k->scale, dtype, cols)) {
-        const rq_status st = saw_nonfinite(e, k, err);
-        if (st != RQ_OK) return st;
-    }
     if (!t->quantize) {
         e->kernels->store(s->codes + row_in_block * cols * rq_dtype_bytes(t->dtype), s->values, t->dtype, cols);
-        return RQ_OK;
+        return;
     }
     const size_t code_bytes = rq_quant_code_bytes(&t->format, cols);
     const size_t scale_bytes = rq_quant_scale_bytes(&t->format, t->dtype, cols);
     quantize(e, k, s->values, cols, 1, cols, s->codes + row_in_block * code_bytes, code_bytes,
              s->scales + row_in_block * scale_bytes, s->biases + row_in_block * scale_bytes, scale_bytes);
+}
+
+static rq_status finish_row(engine *e, const rq_task *k, const scratch *s, const char *x, size_t row_in_block,
+                            rq_error *err) {
+    if (!e->fold->round_to(s->values, x, k->scale, value_dtype(e, k), (size_t)k->cols)) {
+        const rq_status st = saw_nonfinite(e, k, err);
+        if (st != RQ_OK) return st;
+    }
+    keep_row(e, k, s, row_in_block);
+    return RQ_OK;
+}
+
+/* Load, input side and rounding of one row in one kernel: the path of most weights. */
+static rq_status fold_row(engine *e, const rq_task *k, const scratch *s, const char *raw, size_t row_in_block,
+                          rq_error *err) {
+    if (!e->fold->fold_row(s->values, s->work, raw, k->tensor->source->dtype, k->load_gain, k->in ? k->in->fwht : NULL,
+                           (size_t)k->cols, k->scale, value_dtype(e, k))) {
+        const rq_status st = saw_nonfinite(e, k, err);
+        if (st != RQ_OK) return st;
+    }
+    keep_row(e, k, s, row_in_block);
     return RQ_OK;
 }
 
@@ -309,10 +335,12 @@ static rq_status run_rows(engine *e, const rq_unit *u, scratch *s, rq_error *err
         sign_rows(e, k, x, u->begin, rows, cols);
         output_side(e, k, x, rows, cols, x == s->work ? s->work2 : s->work);
         for (size_t r = 0; st == RQ_OK && r < rows; r++) st = finish_row(e, k, s, x + r * cols * real, r, err);
+    } else if (!k->in || !k->in->matrix) {
+        for (size_t r = 0; st == RQ_OK && r < rows; r++)
+            st = fold_row(e, k, s, (const char *)s->raw + r * raw_stride, r, err);
     } else {
-        const size_t tile = k->in && k->in->matrix ? RQ_DENSE_ROWS : 1;
-        for (size_t r = 0; st == RQ_OK && r < rows; r += tile) {
-            const size_t n = rq_min_size(tile, rows - r);
+        for (size_t r = 0; st == RQ_OK && r < rows; r += RQ_DENSE_ROWS) {
+            const size_t n = rq_min_size(RQ_DENSE_ROWS, rows - r);
             const char *x = input_side(e, k, (const char *)s->raw + r * raw_stride, raw_stride, n, cols, 0, s->work,
                                        s->work2, t->source->dtype);
             for (size_t i = 0; st == RQ_OK && i < n; i++) st = finish_row(e, k, s, x + i * cols * real, r + i, err);
@@ -321,42 +349,71 @@ static rq_status run_rows(engine *e, const rq_unit *u, scratch *s, rq_error *err
     return st == RQ_OK ? write_block(e, k, u->begin, rows, s->codes, s->scales, s->biases, err) : st;
 }
 
+/* Rows [row, row + rows) of the slot from x [rows][width], strip by strip. */
+static void fill_strips(char *slot_in, uint64_t slot_rows, uint64_t row, size_t rows, size_t width, size_t item,
+                        const char *x) {
+    for (size_t c = 0; c < width; c += RQ_STRIP) {
+        char *to = slot_in + (c * slot_rows + row * RQ_STRIP) * item;
+        const char *from = x + c * item;
+        if (width - c >= RQ_STRIP && item == 2) /* a constant size: one register */
+            for (size_t r = 0; r < rows; r++) memcpy(to + r * RQ_STRIP * 2, from + r * width * 2, RQ_STRIP * 2);
+        else
+            for (size_t r = 0; r < rows; r++)
+                memcpy(to + r * RQ_STRIP * item, from + r * width * item, rq_min_size(RQ_STRIP, width - c) * item);
+    }
+}
+
 static rq_status run_load(engine *e, const rq_unit *u, scratch *s, rq_error *err) {
     const rq_task *k = &e->units->tasks[u->task];
     const size_t rows = (size_t)(u->end - u->begin), width = (size_t)k->width, real = e->fold->real_bytes;
-    const size_t slot_stride = width * rq_dtype_bytes(k->slot_dtype);
-    char *to = e->slots[k->slot].in + u->begin * slot_stride;
     const rq_source_tensor *source = k->tensor->source;
-    if (!k->load_gain && !k->in)
-        return rq_source_read(e->input->source, source, u->begin, rows, k->col0, width, to, slot_stride, err);
+    char *slot_in = e->slots[k->slot].in;
     carve(s, k, real);
     const size_t raw_stride = width * rq_dtype_bytes(source->dtype);
     rq_status st = rq_source_read(e->input->source, source, u->begin, rows, k->col0, width, s->raw, raw_stride, err);
+    if (st != RQ_OK) return st;
+    if (!k->load_gain && !k->in) {
+        fill_strips(slot_in, k->rows, u->begin, rows, width, rq_dtype_bytes(source->dtype), s->raw);
+        return RQ_OK;
+    }
     const size_t tile = k->in && k->in->matrix ? RQ_DENSE_ROWS : 1;
-    for (size_t r = 0; st == RQ_OK && r < rows; r += tile) {
+    for (size_t r = 0; r < rows; r += tile) {
         const size_t n = rq_min_size(tile, rows - r);
         const char *x = input_side(e, k, (const char *)s->raw + r * raw_stride, raw_stride, n, width, (size_t)k->col0,
                                    s->work, s->work2, source->dtype);
-        memcpy(to + r * slot_stride, x, n * slot_stride);
+        fill_strips(slot_in, k->rows, u->begin + r, n, width, real, x);
     }
-    return st;
+    return RQ_OK;
+}
+
+/* Output side and rounding of `cols` columns of the slot from column c on, into y. */
+static bool fold_columns(engine *e, const rq_task *k, scratch *s, size_t c, size_t cols, float *y, size_t y_stride) {
+    const size_t rows = (size_t)k->rows, item = rq_dtype_bytes(k->slot_dtype), real = e->fold->real_bytes;
+    const char *in = e->slots[k->slot].in + (c / RQ_STRIP * RQ_STRIP * rows + c % RQ_STRIP) * item;
+    const rq_dtype dtype = value_dtype(e, k);
+    bool finite = true;
+    if (k->out->fwht) {
+        const size_t order = k->out->fwht->order;
+        for (size_t b = 0; b + order <= rows; b += order)
+            finite &= e->fold->fold_cols(y + b * y_stride, y_stride, s->work, in + b * RQ_STRIP * item, RQ_STRIP * item,
+                                         k->slot_dtype, (const char *)k->out_signs + b * real, k->out->fwht, cols,
+                                         k->scale, dtype);
+        return finite;
+    }
+    e->fold->load_panel(s->work, cols, in, RQ_STRIP * item, k->slot_dtype, NULL, rows, cols);
+    output_side(e, k, s->work, rows, cols, s->work2);
+    return e->fold->round_panel(y, y_stride, s->work, cols, k->scale, dtype, rows, cols);
 }
 
 static rq_status run_panel(engine *e, const rq_unit *u, scratch *s, rq_error *err) {
     const rq_task *k = &e->units->tasks[u->task];
     const rq_plan_tensor *t = k->tensor;
     const size_t rows = (size_t)k->rows, width = (size_t)k->width, cols = (size_t)(u->end - u->begin);
-    const size_t begin = (size_t)u->begin, item = rq_dtype_bytes(k->slot_dtype), slot_stride = width * item;
-    const rq_dtype dtype = value_dtype(e, k);
+    const size_t begin = (size_t)u->begin, sub = rq_subpanel(e->fold->real_bytes);
     bool finite = true;
     carve(s, k, e->fold->real_bytes);
-    for (size_t c = 0; c < cols; c += RQ_SUBPANEL) {
-        const size_t n = rq_min_size(RQ_SUBPANEL, cols - c);
-        e->fold->load_panel(s->work, n, e->slots[k->slot].in + (begin + c) * item, slot_stride, k->slot_dtype,
-                            k->out_signs, rows, n);
-        output_side(e, k, s->work, rows, n, s->work2);
-        finite &= e->fold->round_panel(s->values + c, cols, s->work, n, k->scale, dtype, rows, n);
-    }
+    for (size_t c = 0; c < cols; c += sub)
+        finite &= fold_columns(e, k, s, begin + c, rq_min_size(sub, cols - c), s->values + c, cols);
     if (!finite) {
         const rq_status st = saw_nonfinite(e, k, err);
         if (st != RQ_OK) return st;
@@ -499,6 +556,7 @@ rq_status rq_engine_run(const rq_engine_input *input, unsigned threads, rq_notes
     st = rq_prepare(input->plan, input->source, input->rotations, input->options, input->units, &prepared, err);
     if (st != RQ_OK) return st;
     pthread_mutex_init(&e.lock, NULL);
+    pthread_mutex_init(&e.write_lock, NULL);
     pthread_cond_init(&e.stage_done, NULL);
     e.left = malloc((input->units->n_stages + 1) * sizeof *e.left);
     bool memory = e.left != NULL;
@@ -533,6 +591,7 @@ done:
     }
     free(e.left);
     pthread_cond_destroy(&e.stage_done);
+    pthread_mutex_destroy(&e.write_lock);
     pthread_mutex_destroy(&e.lock);
     rq_prepared_deinit(&prepared);
     return st;

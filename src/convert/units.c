@@ -190,7 +190,8 @@ rq_status rq_units_make(const rq_plan *plan, const rq_layout *layout, size_t rea
                 task.width = rq_min_u64(width, task.cols - col0);
                 task.slot = (unsigned)(n_jobs % RQ_SLOTS);
                 task.panel_cols = panel_columns(&task);
-                task.in_bytes = (size_t)(task.rows * task.width) * rq_dtype_bytes(task.slot_dtype);
+                task.in_bytes =
+                    (size_t)(task.rows * rq_round_up_u64(task.width, RQ_STRIP)) * rq_dtype_bytes(task.slot_dtype);
                 task.out_bytes = (size_t)task.rows * stored_row_bytes(task.tensor, task.width);
                 if (task.in_bytes > units->slot_in_bytes) units->slot_in_bytes = task.in_bytes;
                 if (task.out_bytes > units->slot_out_bytes) units->slot_out_bytes = task.out_bytes;
@@ -233,12 +234,12 @@ rq_scratch_sizes rq_task_scratch(const rq_task *task, size_t real_bytes) {
     rq_scratch_sizes s = {0};
     const rq_plan_tensor *t = task->tensor;
     const size_t rows = task->block_rows, cols = (size_t)task->width;
+    s.raw = rows * cols * rq_dtype_bytes(t->source->dtype);
     if (!task->columns || rq_has_op(t, RQ_OP_R2_IN)) { /* rows units, and load units that transform */
         const bool heads_out = rq_has_op(t, RQ_OP_R2_OUT) && t->rank > 1;
         const size_t work_rows = heads_out ? rows : rq_min_size(rows, RQ_DENSE_ROWS);
-        s.raw = rows * cols * rq_dtype_bytes(t->source->dtype);
         s.work = s.work2 = work_rows * cols * real_bytes;
-        const size_t strips = 2 * rows * RQ_SUBPANEL * real_bytes; /* a dense output side, strip by strip */
+        const size_t strips = 2 * rows * rq_subpanel(real_bytes) * real_bytes; /* a dense output side, strip by strip */
         if (heads_out && strips > s.work) s.work = s.work2 = strips;
         s.values = cols * sizeof(float);
         if (t->quantize) {
@@ -249,7 +250,7 @@ rq_scratch_sizes rq_task_scratch(const rq_task *task, size_t real_bytes) {
         }
     }
     if (task->columns) {
-        const size_t sub = (size_t)task->rows * RQ_SUBPANEL * real_bytes;
+        const size_t sub = (size_t)task->rows * rq_subpanel(real_bytes) * real_bytes;
         if (sub > s.work) s.work = sub;
         if (2 * sub > s.work2) s.work2 = 2 * sub; /* dense: transposed in, out */
         const size_t values = (size_t)task->rows * task->panel_cols * sizeof(float);

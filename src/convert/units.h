@@ -87,7 +87,12 @@ size_t rq_scratch_total(const rq_scratch_sizes *s);
 const rq_op *rq_find_op(const rq_plan_tensor *tensor, rq_op_kind kind);
 static inline bool rq_has_op(const rq_plan_tensor *tensor, rq_op_kind kind) { return rq_find_op(tensor, kind) != NULL; }
 
-#define RQ_SUBPANEL 8 /* columns transformed at once: 5120 rows of doubles are 320 KiB, inside a second-level cache */
+/* Columns transformed at once: a cache line of working precision. 5120 rows of 8 doubles are 320 KiB, inside a
+ * second-level cache. */
+static inline size_t rq_subpanel(size_t real_bytes) { return 64 / real_bytes; }
+/* A slot holds its matrix in strips of this many columns, each [rows][RQ_STRIP]: panels then read memory in order,
+ * where whole rows would be a page or more apart. */
+#define RQ_STRIP 32
 #define RQ_DENSE_ROWS 16 /* rows that share one pass over a dense rotation */
 
 #endif

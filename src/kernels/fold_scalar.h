@@ -7,10 +7,6 @@
 
 #include "kernels/kernels.h"
 
-/* The largest H_K that a transform may have: bounds scratch on the stack. 172 is the largest of the published list; the
- * constructions reach more (Paley I to 180, 252, ...). */
-#define RQ_FWHT_K_MAX 1024
-
 /* Element i of src, exactly, as a double. */
 static inline double rq_element(const void *src, rq_dtype dtype, size_t i) {
     switch (dtype) {

@@ -19,6 +19,8 @@
  * a - b). Then across blocks, for every output i: inputs j = 4q..4q+3 form (x0 +- x1) +- (x2 +- x3), the signs being
  * those relative to x0's for x1 and x2 and relative to x2's for x3; output i adds or subtracts these quads for q = 0,
  * 1, ..., starting from +-quad 0. */
+#define RQ_FWHT_K_MAX 512 /* the kernels keep combinations of K vectors on the stack */
+
 typedef struct rq_fwht {
     size_t order, K, len;
     uint8_t *quad; /* [K][K/4]: bits 0..2 signs of x1, x2, x3 relative to x0's, bit 3 sign of x0 (1 is minus); NULL if
@@ -49,6 +51,15 @@ typedef struct rq_fold_kernels {
                        const void *row_gain, size_t rows, size_t cols);
     bool (*round_panel)(float *y, size_t y_stride, const void *x, size_t x_stride, double scale, rq_dtype dtype,
                         size_t rows, size_t cols);
+    /* The whole fold of one row, n elements, a multiple of the order: y = round(FWHT(src * gain) * scale), block by
+     * block. fwht NULL means no transform. x is scratch [n] (real). The same bits as load, fwht_row and round_to in
+     * turn, in fewer passes. False when any y is NaN or infinite. */
+    bool (*fold_row)(float *y, void *x, const void *src, rq_dtype dtype, const void *gain, const rq_fwht *fwht,
+                     size_t n, double scale, rq_dtype to);
+    /* The same along the columns of a panel of `order` rows: load_panel, fwht_cols, round_panel. x is scratch
+     * [order][cols]. */
+    bool (*fold_cols)(float *y, size_t y_stride, void *x, const void *src, size_t src_stride, rq_dtype dtype,
+                      const void *row_gain, const rq_fwht *fwht, size_t cols, double scale, rq_dtype to);
 } rq_fold_kernels;
 
 typedef struct rq_kernels {

@@ -5,6 +5,8 @@
 
 #include "linalg/hadamard.h"
 
+_Static_assert(RQ_HADAMARD_K_MAX <= RQ_FWHT_K_MAX, "the kernels' scratch must hold every K");
+
 /* Signs of four inputs as fwht_row and fwht_cols read them: bit 3 the sign of the first, bits 0..2 the others relative
  * to it. */
 static uint8_t quad_code(const int8_t h[4]) {

@@ -13,8 +13,8 @@
 #include "rotq/rotation.h"
 
 /* The K x K product is dense, so a large K costs what the fast transform was to save; it also bounds what a hostile
- * sidecar can make us allocate (4 MiB). Every K of the issue's list is below 200. */
-#define RQ_HADAMARD_K_MAX 2048u
+ * sidecar can make us allocate (256 KiB). Every K of the issue's list is below 200. */
+#define RQ_HADAMARD_K_MAX 512u
 
 /* Name of the construction that serves K (static text), NULL when there is none. */
 const char *rq_hadamard_construction(size_t K);

@@ -11,18 +11,18 @@
 
 /* What the four families share; they differ in biases (by argument) and in q_norm and k_norm. */
 #define TRUNK(qkv_bias, o_bias, mlp_bias)                                                      \
-    {"model.embed_tokens", RQ_ROLE_EMBEDDING, NULL, RQ_DIM_V, RQ_DIM_H, RQ_BIAS_NEVER},        \
-        {INPUT_NORM, RQ_ROLE_NORM, NULL, RQ_DIM_H, RQ_DIM_NONE, RQ_BIAS_NEVER},                \
-        {LAYER "self_attn.q_proj", RQ_ROLE_READER, INPUT_NORM, RQ_DIM_Q, RQ_DIM_H, qkv_bias},  \
-        {LAYER "self_attn.k_proj", RQ_ROLE_READER, INPUT_NORM, RQ_DIM_KV, RQ_DIM_H, qkv_bias}, \
-        {LAYER "self_attn.v_proj", RQ_ROLE_V, INPUT_NORM, RQ_DIM_KV, RQ_DIM_H, qkv_bias},      \
-        {LAYER "self_attn.o_proj", RQ_ROLE_O, NULL, RQ_DIM_H, RQ_DIM_Q, o_bias},               \
-        {POST_NORM, RQ_ROLE_NORM, NULL, RQ_DIM_H, RQ_DIM_NONE, RQ_BIAS_NEVER},                 \
-        {LAYER "mlp.gate_proj", RQ_ROLE_READER, POST_NORM, RQ_DIM_I, RQ_DIM_H, mlp_bias},      \
-        {LAYER "mlp.up_proj", RQ_ROLE_READER, POST_NORM, RQ_DIM_I, RQ_DIM_H, mlp_bias},        \
-        {LAYER "mlp.down_proj", RQ_ROLE_WRITER, NULL, RQ_DIM_H, RQ_DIM_I, mlp_bias},           \
-        {FINAL_NORM, RQ_ROLE_NORM, NULL, RQ_DIM_H, RQ_DIM_NONE, RQ_BIAS_NEVER}, {              \
-        "lm_head", RQ_ROLE_HEAD, FINAL_NORM, RQ_DIM_V, RQ_DIM_H, RQ_BIAS_NEVER                 \
+    {"model.embed_tokens", NULL, RQ_ROLE_EMBEDDING, RQ_DIM_V, RQ_DIM_H, RQ_BIAS_NEVER},        \
+        {INPUT_NORM, NULL, RQ_ROLE_NORM, RQ_DIM_H, RQ_DIM_NONE, RQ_BIAS_NEVER},                \
+        {LAYER "self_attn.q_proj", INPUT_NORM, RQ_ROLE_READER, RQ_DIM_Q, RQ_DIM_H, qkv_bias},  \
+        {LAYER "self_attn.k_proj", INPUT_NORM, RQ_ROLE_READER, RQ_DIM_KV, RQ_DIM_H, qkv_bias}, \
+        {LAYER "self_attn.v_proj", INPUT_NORM, RQ_ROLE_V, RQ_DIM_KV, RQ_DIM_H, qkv_bias},      \
+        {LAYER "self_attn.o_proj", NULL, RQ_ROLE_O, RQ_DIM_H, RQ_DIM_Q, o_bias},               \
+        {POST_NORM, NULL, RQ_ROLE_NORM, RQ_DIM_H, RQ_DIM_NONE, RQ_BIAS_NEVER},                 \
+        {LAYER "mlp.gate_proj", POST_NORM, RQ_ROLE_READER, RQ_DIM_I, RQ_DIM_H, mlp_bias},      \
+        {LAYER "mlp.up_proj", POST_NORM, RQ_ROLE_READER, RQ_DIM_I, RQ_DIM_H, mlp_bias},        \
+        {LAYER "mlp.down_proj", NULL, RQ_ROLE_WRITER, RQ_DIM_H, RQ_DIM_I, mlp_bias},           \
+        {FINAL_NORM, NULL, RQ_ROLE_NORM, RQ_DIM_H, RQ_DIM_NONE, RQ_BIAS_NEVER}, {              \
+        "lm_head", FINAL_NORM, RQ_ROLE_HEAD, RQ_DIM_V, RQ_DIM_H, RQ_BIAS_NEVER                 \
     }
 
 /* mlx-lm loads mistral with its llama class, flags included. */
@@ -36,8 +36,8 @@ static const rq_corridor qwen2[] = {
 
 static const rq_corridor qwen3[] = {
     TRUNK(RQ_BIAS_NEVER, RQ_BIAS_NEVER, RQ_BIAS_NEVER),
-    {LAYER "self_attn.q_norm", RQ_ROLE_HEAD_NORM, NULL, RQ_DIM_HD, RQ_DIM_NONE, RQ_BIAS_NEVER},
-    {LAYER "self_attn.k_norm", RQ_ROLE_HEAD_NORM, NULL, RQ_DIM_HD, RQ_DIM_NONE, RQ_BIAS_NEVER},
+    {LAYER "self_attn.q_norm", NULL, RQ_ROLE_HEAD_NORM, RQ_DIM_HD, RQ_DIM_NONE, RQ_BIAS_NEVER},
+    {LAYER "self_attn.k_norm", NULL, RQ_ROLE_HEAD_NORM, RQ_DIM_HD, RQ_DIM_NONE, RQ_BIAS_NEVER},
 };
 
 static const rq_family families[] = {

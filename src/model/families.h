@@ -40,8 +40,8 @@ typedef enum rq_bias_rule {
 
 typedef struct rq_corridor {
     const char *module; /* weight and bias are module + ".weight", ".bias" */
+    const char *norm;   /* readers: module of the norm in front of them */
     rq_corridor_role role;
-    const char *norm; /* readers: module of the norm in front of them */
     rq_dim rows, cols;
     rq_bias_rule bias;
 } rq_corridor;

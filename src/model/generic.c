@@ -10,6 +10,12 @@ static bool contains_any(const char *name, const char *const *parts, size_t n) {
     return false;
 }
 
+bool rq_generic_keeps_dtype(const rq_source_tensor *tensor) {
+    if (tensor->dtype != RQ_F32 && tensor->dtype != RQ_BF16 && tensor->dtype != RQ_F16) return false;
+    return strstr(tensor->name, "conv") ||
+           (!rq_has_suffix(tensor->name, ".weight") && !rq_has_suffix(tensor->name, ".bias"));
+}
+
 rq_generic_kind rq_generic_classify(const rq_source_tensor *tensor, const char **reason) {
     static const char *const norms[] = {"norm", "ln_"};
     static const char *const towers[] = {"visual.", "vision_", "audio_tower", "multi_modal_projector"};

@@ -115,15 +115,18 @@ rq_status rq_output_config_make(const rq_plan *plan, const json_t *source_config
         goto done;
     }
     drop_foreign(out);
-    if (json_is_object(json_object_get(out, "text_config"))) drop_foreign(json_object_get(out, "text_config"));
+    json_t *text = json_object_get(out, "text_config");
+    if (json_is_object(text)) drop_foreign(text);
     json_object_del(out, "_name_or_path"); /* a path on somebody's machine; mlx-lm's saver drops it too */
     if (!json_object_get(out, "torch_dtype") && !json_object_get(out, "dtype") &&
         json_object_set(out, "torch_dtype", dtype)) {
         st = no_memory(err);
         goto done;
     }
-    /* What a missing flag means is the loader's business in families that we do not know. */
-    if (!generic && json_object_set(out, "tie_word_embeddings", tie)) {
+    /* Explicit at both levels: loaders differ in which one they read and in what its absence means. In families that we
+     * do not know, a missing flag stays the loader's business. */
+    if (!generic && (json_object_set(out, "tie_word_embeddings", tie) ||
+                     (json_is_object(text) && json_object_set(text, "tie_word_embeddings", tie)))) {
         st = no_memory(err);
         goto done;
     }

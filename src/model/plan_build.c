@@ -309,7 +309,10 @@ static rq_status pass_through(builder *b, size_t index) {
     const char *role = kind == RQ_GENERIC_LINEAR ? "linear" : kind == RQ_GENERIC_EMBEDDING ? "embedding" : "copy";
     rq_plan_tensor *t = add(b, source->name, index, b->plan->folded ? "copy" : role);
     if (!t) return no_memory(b->err);
-    if (kind == RQ_GENERIC_OTHER) return RQ_OK;
+    if (kind == RQ_GENERIC_OTHER) {
+        if (!b->plan->folded && rq_generic_keeps_dtype(source)) t->dtype = source->dtype;
+        return RQ_OK;
+    }
     /* In a folded model a tensor without a role is not ours to touch. */
     const bool candidate = kind != RQ_GENERIC_KEPT && !b->plan->folded;
     if (!candidate) t->dense_reason = b->plan->folded ? "passed through: no role in this family" : reason;
@@ -334,7 +337,7 @@ static rq_status claim_rest(builder *b) {
     }
     if (count && b->family)
         rq_note_add(b->notes, RQ_NOTE_WARNING, "unknown-tensor", "%zu tensors have no role in family %s and are %s: %s",
-                    count, b->family->name, b->plan->folded ? "passed through unchanged" : "treated by their shape",
+                    count, b->family->name, b->plan->folded ? "passed through unrotated" : "treated by their shape",
                     list);
     for (size_t i = 0; i < b->source->count && !st; i++)
         if (!b->claimed[i]) st = pass_through(b, i);

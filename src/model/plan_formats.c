@@ -73,7 +73,7 @@ done:
 /* The stock operation takes whole groups only. */
 static rq_status leave_dense(const rq_plan *plan, rq_plan_tensor *t, const rq_quant_format *format, rq_notes *notes,
                              rq_error *err) {
-    const bool by_group = t->shape[1] % format->group_size != 0 || t->shape[1] == 0;
+    const bool by_group = !format->group_size || !t->shape[1] || t->shape[1] % format->group_size != 0;
     t->dense_reason = by_group ? "group size does not divide columns" : "too few elements for the format";
     if (plan->options.strict)
         return rq_fail(err, RQ_ERR_UNSUPPORTED,
@@ -104,7 +104,7 @@ rq_status rq_plan_choose_formats(rq_plan *plan, const bool *candidate, rq_recipe
                                  rq_error *err) {
     rq_status st = RQ_OK;
     const bool wanted = plan->options.quantize;
-    rq_verdict *verdicts = malloc((plan->count + 1) * sizeof *verdicts);
+    rq_verdict *verdicts = calloc(plan->count + 1, sizeof *verdicts);
     if (!verdicts) return no_memory(err);
     if (wanted && (st = decide(plan, candidate, recipe, verdicts, notes, err))) goto done;
     if (recipe && recipe->fallback.action == RQ_RULE_QUANTIZE) plan->options.format = recipe->fallback.format;

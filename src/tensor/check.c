@@ -119,7 +119,8 @@ static void check_packed(checker *c, const char *module) {
     if (rq_mlx_inspect(c->ckpt, module, &m, &code, &finding) != RQ_OK) {
         if (!code)
             c->notes->lost++;
-        else if (c->quantization || strcmp(code, "ambiguous-format") != 0) /* else undeclared-quantized says it better */
+        else if (c->quantization ||
+                 strcmp(code, "ambiguous-format") != 0) /* else undeclared-quantized says it better */
             warn(c, code, &finding);
         return;
     }

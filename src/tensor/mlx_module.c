@@ -22,9 +22,10 @@ const json_t *rq_mlx_quantization(const json_t *config) {
 
 const char *rq_foreign_quantization(const json_t *config) {
     static const char *const keys[] = {"quantization_config", "compression_config"};
-    const json_t *const places[] = {config, json_object_get(config, "text_config")};
+    enum { PLACES = 2 };
+    const json_t *const places[PLACES] = {config, json_object_get(config, "text_config")};
     if (rq_mlx_quantization(config)) return NULL;
-    for (size_t p = 0; p < RQ_COUNT_OF(places); p++)
+    for (size_t p = 0; p < PLACES; p++)
         for (size_t k = 0; k < RQ_COUNT_OF(keys); k++) {
             const json_t *object = json_object_get(places[p], keys[k]);
             if (!json_is_object(object) || json_object_size(object) == 0) continue;
@@ -112,8 +113,9 @@ static size_t candidates(const rq_tensor_info *weight, const rq_tensor_info *sca
 /* Whether some dimension in config.json is `cols`: any integer of the top level or of text_config, or heads times
  * head_dim. */
 static bool mentions_width(const json_t *config, uint64_t cols) {
-    const json_t *const places[] = {config, json_object_get(config, "text_config")};
-    for (size_t p = 0; p < RQ_COUNT_OF(places); p++) {
+    enum { PLACES = 2 };
+    const json_t *const places[PLACES] = {config, json_object_get(config, "text_config")};
+    for (size_t p = 0; p < PLACES; p++) {
         uint64_t heads = 0, head_dim = 0, product = 0;
         json_t *object = (json_t *)places[p]; /* jansson's iteration takes no const */
         const char *key = NULL;
@@ -134,28 +136,26 @@ static bool same_format(const rq_quant_format *a, const rq_quant_format *b) {
 }
 
 /* Chooses among `n` candidates as the header says. False when several are as good. */
-static bool choose(const json_t *config, const rq_quant_format *top, rq_quant_format *list, size_t n,
-                   rq_quant_format *format, rq_mlx_origin *origin, const rq_tensor_info *weight,
-                   const rq_tensor_info *scales) {
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t cols = 0;
-        if (explains(&list[i], weight, scales, &cols) && mentions_width(config, cols)) {
-            const rq_quant_format swap = list[kept];
-            list[kept++] = list[i];
-            list[i] = swap;
-        }
-    }
-    if (kept == 0) kept = n; /* config mentions none of the widths: no help */
-    for (size_t i = 0; i < kept && top; i++)
+static bool choose(const json_t *config, const rq_quant_format *top, const rq_quant_format *list, size_t n,
+                   const rq_tensor_info *weight, const rq_tensor_info *scales, rq_quant_format *format,
+                   rq_mlx_origin *origin) {
+    size_t mentioned = 0;
+    *format = list[0];
+    *origin = RQ_MLX_SILENT;
+    for (size_t i = 0; i < n && top; i++)
         if (same_format(&list[i], top)) {
             *format = list[i];
             *origin = RQ_MLX_TOP;
             return true;
         }
-    *format = list[0];
-    *origin = RQ_MLX_SILENT;
-    return kept == 1;
+    if (n == 1) return true;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t cols = 0;
+        if (!explains(&list[i], weight, scales, &cols) || !mentions_width(config, cols)) continue;
+        *format = list[i];
+        mentioned++;
+    }
+    return mentioned == 1;
 }
 
 /* ---- one module ---- */
@@ -283,7 +283,7 @@ static rq_status inspect_format(const rq_checkpoint *ckpt, const char *path, rq_
         return rq_fail(err, RQ_ERR_SHAPE, "module \"%s\": no format explains weight [%s] with %s scales [%s]", path,
                        shape_text(weight, a, sizeof a), rq_dtype_name(scales->dtype), shape_text(scales, b, sizeof b));
     const bool has_top = quantization && rq_mlx_read_format(quantization, "quantization", &top, NULL) == RQ_OK;
-    if (!choose(config, has_top ? &top : NULL, list, n, &m->format, &m->origin, weight, scales)) {
+    if (!choose(config, has_top ? &top : NULL, list, n, weight, scales, &m->format, &m->origin)) {
         *code = "ambiguous-format";
         return rq_fail(
             err, RQ_ERR_SHAPE,

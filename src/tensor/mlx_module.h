@@ -41,8 +41,10 @@ typedef struct rq_mlx_module {
  * and in *code a static identifier ("missing-scales", "scales-shape", ...; NULL when memory ran out).
  *
  * Format: the override if there is one. Otherwise the shapes leave up to three candidates, since they give only
- * bits * group_size; preferred are those whose width config.json mentions (hidden_size, ...), among them the top
- * level's format, else the only one. This is what mlx-lm infers, which knows the width from the model class. */
+ * bits * group_size: the top level's format if it is among them, else the only one, else the only one whose width
+ * config.json mentions (hidden_size, ...). mlx-lm, which knows the width from the model class, needs no such rule;
+ * where a wrong top level happens to explain the shapes, the planner's comparison with config.json finds the width
+ * wrong. */
 RQ_CHECK rq_status rq_mlx_inspect(const rq_checkpoint *ckpt, const char *path, rq_mlx_module *module, const char **code,
                                   rq_error *err);
 

@@ -71,22 +71,29 @@ static rq_status read_header(rq_safetensors *file, uint64_t size, rq_error *err)
 
 rq_status rq_safetensors_open(const char *path, rq_safetensors **out, rq_error *err) {
     uint64_t size = 0;
+    rq_status st = RQ_ERR_NOMEM;
     rq_safetensors *file = malloc(sizeof *file);
-    if (!file) return rq_fail(err, RQ_ERR_NOMEM, "%s: no memory", path);
-    *file = (rq_safetensors){.path = rq_strdup(path), .fd = -1};
-    rq_status st = file->path ? RQ_OK : rq_fail(err, RQ_ERR_NOMEM, "%s: no memory", path);
-    if (st == RQ_OK) st = open_file(file, &size, err);
-    if (st == RQ_OK) st = read_header(file, size, err);
-    if (st == RQ_OK && !(file->by_name = malloc((file->count + 1) * sizeof *file->by_name)))
+    char *copy = rq_strdup(path);
+    if (!file || !copy) {
+        free(file);
+        free(copy);
+        return rq_fail(err, RQ_ERR_NOMEM, "%s: no memory", path);
+    }
+    *file = (rq_safetensors){.path = copy, .fd = -1};
+    if ((st = open_file(file, &size, err)) != RQ_OK) goto failed;
+    if ((st = read_header(file, size, err)) != RQ_OK) goto failed;
+    file->by_name = malloc((file->count + 1) * sizeof(rq_tensor_info *));
+    if (!file->by_name) {
         st = rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for %zu tensors", path, file->count);
-    if (st != RQ_OK) {
-        rq_safetensors_close(file);
-        return st;
+        goto failed;
     }
     for (size_t i = 0; i < file->count; i++) file->by_name[i] = &file->infos[i];
-    qsort(file->by_name, file->count, sizeof *file->by_name, compare_names);
+    qsort(file->by_name, file->count, sizeof(rq_tensor_info *), compare_names);
     *out = file;
     return RQ_OK;
+failed:
+    rq_safetensors_close(file);
+    return st;
 }
 
 void rq_safetensors_close(rq_safetensors *file) {
@@ -103,7 +110,7 @@ size_t rq_safetensors_count(const rq_safetensors *file) { return file->count; }
 const rq_tensor_info *rq_safetensors_at(const rq_safetensors *file, size_t i) { return &file->infos[i]; }
 
 const rq_tensor_info *rq_safetensors_find(const rq_safetensors *file, const char *name) {
-    const rq_tensor_info **at = bsearch(name, file->by_name, file->count, sizeof *file->by_name, compare_key);
+    const rq_tensor_info **at = bsearch(name, file->by_name, file->count, sizeof(rq_tensor_info *), compare_key);
     return at ? *at : NULL;
 }
 

@@ -42,11 +42,11 @@ static rq_status place(rq_tensor_info *t, uint64_t *at, rq_error *err) {
 }
 
 static void append_entry(rq_text *out, const rq_tensor_info *t) {
+    const uint64_t end = t->offset + t->bytes;
     append_string(out, t->name);
     rq_text_append(out, ":{\"dtype\":\"%s\",\"shape\":[", rq_dtype_name(t->dtype));
     for (unsigned d = 0; d < t->rank; d++) rq_text_append(out, d ? ",%llu" : "%llu", (unsigned long long)t->shape[d]);
-    rq_text_append(out, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->offset,
-                   (unsigned long long)(t->offset + t->bytes));
+    rq_text_append(out, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->offset, (unsigned long long)end);
 }
 
 rq_status rq_safetensors_build_header(rq_tensor_info *infos, size_t count, const char *const *metadata, char **out,

@@ -4,6 +4,7 @@
  * pass keeps only the table we return (at most three times the text, one allocation, sized before parsing). The grammar
  * is strict JSON; the rules on top are those of the official reader (safetensors 0.8), which are the strictest around.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -245,7 +246,7 @@ static bool integer(header_parser *h, const char *name, const char *where, uint6
     char what[96];
     uint64_t v = 0;
     const unsigned char *first = h->p;
-    if (c == '-' || c < '0' || c > '9') {
+    if (c < '0' || c > '9') {
         snprintf(what, sizeof what, "%s: expected integers from 0 on", where);
         return fail_tensor(h, RQ_ERR_FORMAT, name, what);
     }
@@ -311,16 +312,19 @@ static bool check_entry(header_parser *h, rq_tensor_info *t, const uint64_t rang
     return true;
 }
 
+static unsigned field_named(const char *key) {
+    if (strcmp(key, "dtype") == 0) return HAS_DTYPE;
+    if (strcmp(key, "shape") == 0) return HAS_SHAPE;
+    return strcmp(key, "data_offsets") == 0 ? HAS_OFFSETS : 0;
+}
+
 static bool entry_field(header_parser *h, rq_tensor_info *t, uint64_t range[2], unsigned *seen) {
-    const char *key = NULL;
+    const char *key = "";
     size_t length = 0;
     unsigned count = 0;
     if (!string(h, &key, &length)) return false;
     if (!take(h, ':')) return fail_here(h, "expected ':'");
-    const unsigned field = strcmp(key, "dtype") == 0          ? HAS_DTYPE
-                           : strcmp(key, "shape") == 0        ? HAS_SHAPE
-                           : strcmp(key, "data_offsets") == 0 ? HAS_OFFSETS
-                                                              : 0;
+    const unsigned field = field_named(key);
     if (field & *seen) return fail_tensor(h, RQ_ERR_FORMAT, t->name, "a field is given twice");
     *seen |= field;
     if (field == HAS_DTYPE) {
@@ -355,6 +359,7 @@ static bool entry(header_parser *h, rq_tensor_info *t) {
 }
 
 static bool entries(header_parser *h, rq_tensor_info *infos, size_t capacity, size_t *count) {
+    (void)capacity; /* unused without asserts */
     bool has_metadata = false;
     *count = 0;
     if (!take(h, '{')) return fail_here(h, "expected an object");
@@ -370,7 +375,7 @@ static bool entries(header_parser *h, rq_tensor_info *infos, size_t capacity, si
                 if (!metadata(h)) return false;
                 continue;
             }
-            if (*count == capacity) return fail_here(h, "more tensors than the header has room for");
+            assert(*count < capacity); /* every complete entry before this one took MIN_ENTRY_BYTES */
             rq_tensor_info *t = &infos[*count];
             *t = (rq_tensor_info){.name = name};
             h->names_used += length + 1;
@@ -396,10 +401,10 @@ static int by_name(const void *a, const void *b) {
 
 static rq_status check_names(const header_parser *h, const rq_tensor_info *infos, size_t count) {
     rq_status st = RQ_OK;
-    const rq_tensor_info **sorted = malloc((count ? count : 1) * sizeof *sorted);
+    const rq_tensor_info **sorted = malloc((count ? count : 1) * sizeof(rq_tensor_info *));
     if (!sorted) return rq_fail(h->err, RQ_ERR_NOMEM, "%s: no memory for %zu tensors", h->label, count);
     for (size_t i = 0; i < count; i++) sorted[i] = &infos[i];
-    qsort(sorted, count, sizeof *sorted, by_name);
+    qsort(sorted, count, sizeof(rq_tensor_info *), by_name);
     for (size_t i = 1; i < count && st == RQ_OK; i++)
         if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
             st = rq_fail(h->err, RQ_ERR_FORMAT, "%s: the header names tensor \"%s\" twice", h->label, sorted[i]->name);
@@ -413,11 +418,11 @@ static rq_status check_coverage(const header_parser *h, const rq_tensor_info *in
     uint64_t at = 0;
     for (size_t i = 0; i < count; i++) {
         const rq_tensor_info *t = &infos[i];
-        if (t->offset + t->bytes > data_bytes)
+        const uint64_t end = t->offset + t->bytes;
+        if (end > data_bytes)
             return rq_fail(h->err, RQ_ERR_FORMAT,
                            "%s: truncated: tensor \"%s\" ends at data byte %llu, the file has %llu data bytes",
-                           h->label, t->name, (unsigned long long)(t->offset + t->bytes),
-                           (unsigned long long)data_bytes);
+                           h->label, t->name, (unsigned long long)end, (unsigned long long)data_bytes);
         if (t->offset < at)
             return rq_fail(h->err, RQ_ERR_FORMAT,
                            "%s: tensor \"%s\" begins at data byte %llu, inside tensor \"%s\", which ends at %llu",
@@ -426,7 +431,7 @@ static rq_status check_coverage(const header_parser *h, const rq_tensor_info *in
             return rq_fail(h->err, RQ_ERR_FORMAT,
                            "%s: data bytes %llu to %llu, before tensor \"%s\", belong to no tensor", h->label,
                            (unsigned long long)at, (unsigned long long)t->offset, t->name);
-        at = t->offset + t->bytes;
+        at = end;
     }
     if (at != data_bytes)
         return rq_fail(h->err, RQ_ERR_FORMAT, "%s: %llu bytes after the last tensor belong to no tensor", h->label,
@@ -439,7 +444,7 @@ rq_status rq_safetensors_parse_header(const char *label, const char *header, siz
     if (header_bytes == 0 || header_bytes > RQ_SAFETENSORS_HEADER_MAX)
         return rq_fail(err, RQ_ERR_FORMAT, "%s: header length %zu, expected 1 to %u", label, header_bytes,
                        RQ_SAFETENSORS_HEADER_MAX);
-    const size_t capacity = header_bytes / MIN_ENTRY_BYTES;
+    const size_t capacity = header_bytes / MIN_ENTRY_BYTES + 1;
     size_t n = 0;
     char *block = malloc(capacity * sizeof(rq_tensor_info) + header_bytes);
     if (!block) return rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a header of %zu bytes", label, header_bytes);

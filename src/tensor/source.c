@@ -193,19 +193,25 @@ static rq_status init_tensor(const rq_checkpoint *ckpt, size_t i, rq_source_tens
 
 rq_status rq_source_init(const rq_checkpoint *ckpt, rq_source *source, rq_error *err) {
     const size_t n = rq_checkpoint_count(ckpt);
-    *source = (rq_source){.ckpt = ckpt};
+    rq_status st = RQ_ERR_NOMEM;
     bool *companion = calloc(n + 1, sizeof *companion);
-    source->tensors = calloc(n + 1, sizeof *source->tensors);
-    rq_status st = companion && source->tensors ? RQ_OK : no_memory(ckpt, err);
-    if (st == RQ_OK) st = refuse_foreign(ckpt, err);
-    for (size_t i = 0; i < n && st == RQ_OK; i++) st = mark_companions(ckpt, i, companion, err);
-    for (size_t i = 0; i < n && st == RQ_OK; i++) {
+    rq_source_tensor *tensors = calloc(n + 1, sizeof *tensors);
+    *source = (rq_source){.ckpt = ckpt, .tensors = tensors};
+    if (!companion || !tensors) {
+        st = no_memory(ckpt, err);
+        goto done;
+    }
+    if ((st = refuse_foreign(ckpt, err)) != RQ_OK) goto done;
+    for (size_t i = 0; i < n; i++)
+        if ((st = mark_companions(ckpt, i, companion, err)) != RQ_OK) goto done;
+    for (size_t i = 0; i < n; i++) {
         if (companion[i]) continue;
-        rq_source_tensor *t = &source->tensors[source->count++];
-        st = init_tensor(ckpt, i, t, err);
+        rq_source_tensor *t = &tensors[source->count++];
+        if ((st = init_tensor(ckpt, i, t, err)) != RQ_OK) goto done;
         source->is_quantized = source->is_quantized || t->encoding == RQ_ENC_MLX_QUANT;
         source->is_fp8 = source->is_fp8 || t->encoding == RQ_ENC_F8_BLOCK;
     }
+done:
     free(companion);
     if (st != RQ_OK) rq_source_deinit(source);
     return st;

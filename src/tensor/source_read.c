@@ -44,36 +44,43 @@ static rq_status no_memory(const rq_source_tensor *t, size_t bytes, rq_error *er
     return rq_fail(err, RQ_ERR_NOMEM, "tensor \"%s\": no memory for %zu bytes of its block", t->name, bytes);
 }
 
-/* Scales of the block rows and all block columns that `b` touches, as f64 (exact). Owned; NULL and *st on failure. */
-static double *read_block_scales(const rq_source *source, const rq_source_tensor *t, const block *b,
-                                 uint64_t *first_row, uint64_t *scale_cols, rq_status *st, rq_error *err) {
+/* Scales of the block rows and all block columns that `b` touches, as f64 (exact), row-major, `*scale_cols` wide, the
+ * first row being block row *first_row. Owned by the caller on success. */
+static rq_status read_block_scales(const rq_source *source, const rq_source_tensor *t, const block *b, double **out,
+                                   uint64_t *first_row, uint64_t *scale_cols, rq_error *err) {
     const rq_tensor_info *s = rq_checkpoint_at(source->ckpt, t->scales);
     const size_t item = rq_dtype_bytes(s->dtype);
-    const uint64_t cols = s->rank == 2 ? s->shape[1] : 1;
-    *first_row = b->row0 / t->scale_block[0];
-    *scale_cols = cols;
-    const uint64_t rows = (b->row0 + b->rows - 1) / t->scale_block[0] - *first_row + 1;
-    const size_t n = (size_t)(rows * cols); /* within the tensor, so it fits */
+    const uint64_t cols = s->rank == 2 ? s->shape[1] : 1, first = b->row0 / t->scale_block[0];
+    const uint64_t rows = (b->row0 + b->rows - 1) / t->scale_block[0] - first + 1;
+    const size_t n = (size_t)(rows * cols), row_bytes = (size_t)cols * item; /* within the tensor, so they fit */
+    rq_status st = RQ_OK;
     double *scales = malloc(n * sizeof *scales);
     unsigned char *raw = malloc(n * item);
-    *st = scales && raw ? read_rows(source, t->scales, cols * item, *first_row, rows, 0, (size_t)cols * item, raw,
-                                    (size_t)cols * item, err)
-                        : no_memory(t, n * item, err);
-    for (size_t i = 0; i < n && *st == RQ_OK; i++) {
-        if (s->dtype == RQ_F32) {
-            float f;
-            memcpy(&f, raw + i * item, sizeof f);
-            scales[i] = (double)f;
-        } else {
-            uint16_t h;
-            memcpy(&h, raw + i * item, sizeof h);
-            scales[i] = (double)rq_bf16_to_f32(h);
-        }
+    if (!scales || !raw) {
+        st = no_memory(t, n * item, err);
+        goto done;
     }
+    st = read_rows(source, t->scales, row_bytes, first, rows, 0, row_bytes, raw, row_bytes, err);
+    if (st != RQ_OK) goto done;
+    for (size_t i = 0; i < n; i++) {
+        float f;
+        uint16_t h;
+        if (s->dtype == RQ_F32) {
+            memcpy(&f, raw + i * item, sizeof f);
+        } else {
+            memcpy(&h, raw + i * item, sizeof h);
+            f = rq_bf16_to_f32(h);
+        }
+        scales[i] = (double)f;
+    }
+    *first_row = first;
+    *scale_cols = cols;
+    *out = scales;
+    scales = NULL; /* moved to the caller */
+done:
     free(raw);
-    if (*st == RQ_OK) return scales;
     free(scales);
-    return NULL;
+    return st;
 }
 
 /* An E4M3 code has 4 significant bits and a scale at most 24, so the product is exact in f64. */
@@ -83,13 +90,14 @@ static rq_status read_f8(const rq_source *source, const rq_source_tensor *t, con
     uint64_t first_row = 0, scale_cols = 0;
     double values[256];
     const size_t cols = (size_t)b->cols, rows = (size_t)b->rows;
-    double *scales = read_block_scales(source, t, b, &first_row, &scale_cols, &st, err);
+    double *scales = NULL;
     uint8_t *codes = malloc(rows * cols);
-    if (st != RQ_OK) goto done;
     if (!codes) {
         st = no_memory(t, rows * cols, err);
         goto done;
     }
+    st = read_block_scales(source, t, b, &scales, &first_row, &scale_cols, err);
+    if (st != RQ_OK) goto done;
     st = read_rows(source, t->data, total_cols(t), b->row0, b->rows, b->col0, cols, codes, cols, err);
     if (st != RQ_OK) goto done;
     for (unsigned c = 0; c < 256; c++) values[c] = (double)rq_e4m3_to_f32((uint8_t)c);

@@ -254,6 +254,61 @@ static void panels_match_the_reference_bit_for_bit(void **unused) {
     }
 }
 
+/* Fused passes give the bits of load, transform and rounding in turn, ties and non-finite values included. */
+static void fused_folds_match_the_reference_bit_for_bit(void **unused) {
+    (void)unused;
+    const rq_kernels *ref = rq_kernels_named("scalar");
+    static const rq_dtype from[] = {RQ_BF16, RQ_F16, RQ_F32, RQ_F64}, to[] = {RQ_BF16, RQ_F16, RQ_F32};
+    for (size_t v = 0; v < RQ_COUNT_OF(versions); v++) {
+        const rq_kernels *k = rq_kernels_named(versions[v]);
+        if (!k) continue;
+        for (size_t o = 0; o < RQ_COUNT_OF(orders); o++)
+            for (size_t d = 0; d < RQ_COUNT_OF(from); d++)
+                for (size_t t = 0; t < RQ_COUNT_OF(to); t++)
+                    for (int p = 0; p < 2; p++) {
+                        const size_t n = orders[o], blocks = n < 300 ? 3 : 1, total = n * blocks;
+                        const size_t cols = n < 100 ? 16 : d % 2 ? 8 : 16, item = rq_dtype_bytes(from[d]);
+                        rq_fwht f;
+                        assert_int_equal(rq_fwht_init(&f, n, NULL), RQ_OK);
+                        const size_t elements = total > n * cols ? total : n * cols;
+                        char *src = malloc(elements * 8);
+                        double *x = malloc(elements * sizeof *x), *gain = malloc(total * sizeof *gain);
+                        float *gain_f = malloc(total * sizeof *gain_f);
+                        float *a = malloc(elements * sizeof *a), *b = malloc(elements * sizeof *b);
+                        for (size_t i = 0; i < total; i++) gain_f[i] = (float)(gain[i] = next_value(1));
+                        for (size_t i = 0; i < elements; i++) { /* few significant bits: ties are frequent */
+                            const double value =
+                                (double)((int)(next_bits() % 33) - 16) * (o % 3 == 0 ? 0x1p-130 : 0.25);
+                            const float narrow = (float)value;
+                            if (from[d] == RQ_F64)
+                                memcpy(src + 8 * i, &value, 8);
+                            else
+                                ref->store(src + item * i, &narrow, from[d], 1);
+                        }
+                        const void *g = d == 0 ? NULL : p ? (const void *)gain_f : (const void *)gain;
+                        bool fa = ref->fold[p].fold_row(a, x, src, from[d], g, &f, total, f.scale, to[t]);
+                        bool fb = k->fold[p].fold_row(b, x, src, from[d], g, &f, total, f.scale, to[t]);
+                        assert_int_equal(fa, fb);
+                        if (fa) assert_memory_equal(a, b, total * sizeof *a);
+                        fa = ref->fold[p].fold_row(a, x, src, from[d], g, NULL, total, 1.0, to[t]);
+                        fb = k->fold[p].fold_row(b, x, src, from[d], g, NULL, total, 1.0, to[t]);
+                        assert_int_equal(fa, fb);
+                        if (fa) assert_memory_equal(a, b, total * sizeof *a);
+                        fa = ref->fold[p].fold_cols(a, cols, x, src, cols * item, from[d], g, &f, cols, f.scale, to[t]);
+                        fb = k->fold[p].fold_cols(b, cols, x, src, cols * item, from[d], g, &f, cols, f.scale, to[t]);
+                        assert_int_equal(fa, fb);
+                        if (fa) assert_memory_equal(a, b, n * cols * sizeof *a);
+                        if (from[d] == RQ_BF16 && to[t] == RQ_BF16) {
+                            const uint16_t nan = 0x7fc0;
+                            memcpy(src + item * (n - 1), &nan, 2);
+                            assert_false(k->fold[p].fold_row(b, x, src, from[d], g, &f, total, f.scale, to[t]));
+                        }
+                        free(src), free(x), free(gain), free(gain_f), free(a), free(b);
+                        rq_fwht_deinit(&f);
+                    }
+    }
+}
+
 static void nonfinite_search_finds_the_first_one_anywhere(void **unused) {
     (void)unused;
     uint16_t h[301];
@@ -279,6 +334,7 @@ int main(void) {
         cmocka_unit_test(rounding_is_single_and_to_even),
         cmocka_unit_test(rounding_kernels_match_the_reference_bit_for_bit),
         cmocka_unit_test(panels_match_the_reference_bit_for_bit),
+        cmocka_unit_test(fused_folds_match_the_reference_bit_for_bit),
         cmocka_unit_test(nonfinite_search_finds_the_first_one_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

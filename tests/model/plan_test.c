@@ -9,7 +9,8 @@ static void common_ops(const toy *t) {
     assert_string_equal(ops_text(t, "model.norm.weight"), "ones");
     assert_string_equal(ops_text(t, L1 "self_attn.q_proj.weight"), "gain(" L1 "input_layernorm.weight) r1_in");
     assert_string_equal(ops_text(t, L1 "self_attn.k_proj.weight"), "gain(" L1 "input_layernorm.weight) r1_in");
-    assert_string_equal(ops_text(t, L1 "self_attn.v_proj.weight"), "gain(" L1 "input_layernorm.weight) r1_in r2_out(1)");
+    assert_string_equal(ops_text(t, L1 "self_attn.v_proj.weight"),
+                        "gain(" L1 "input_layernorm.weight) r1_in r2_out(1)");
     assert_string_equal(ops_text(t, L1 "self_attn.o_proj.weight"), "r1_out r2_in(1)");
     assert_string_equal(ops_text(t, L1 "mlp.gate_proj.weight"), "gain(" L1 "post_attention_layernorm.weight) r1_in");
     assert_string_equal(ops_text(t, L1 "mlp.up_proj.weight"), "gain(" L1 "post_attention_layernorm.weight) r1_in");
@@ -180,7 +181,8 @@ static void an_extra_reader_is_refused_unless_allowed(void **state) {
     toy_add_layer(&t, 1, "self_attn.sink_proj.weight", 4, 128);
     toy_sort(&t);
     assert_int_equal(toy_plan(&t), RQ_ERR_UNSUPPORTED);
-    assert_contains(t.err.message, "2 tensors have no role in family llama (model.layers.*.self_attn.sink_proj.weight (2))");
+    assert_contains(t.err.message,
+                    "2 tensors have no role in family llama (model.layers.*.self_attn.sink_proj.weight (2))");
     assert_contains(t.err.message, "llama, mistral, qwen2, qwen3");
     t.options.allow_unknown = true;
     t.options.quantize = true;
@@ -198,10 +200,19 @@ static void families_where_a_rotation_is_not_exact_say_why(void **state) {
     static const struct {
         const char *type, *reason;
     } cases[] = {
-        {"gemma2", "residual"}, {"gemma3_text", "residual"}, {"olmo2", "residual"},  {"glm4", "residual"},
-        {"exaone4", "residual"}, {"cohere2", "mean"},        {"gpt_neox", "mean"},   {"starcoder2", "mean"},
-        {"phi", "mean"},        {"gemma3n_text", "gates"},  {"granite", "no corridor table"},
-        {"minicpm", "no corridor table"}, {"qwen3_5", "no corridor table"},
+        {"gemma2", "residual"},
+        {"gemma3_text", "residual"},
+        {"olmo2", "residual"},
+        {"glm4", "residual"},
+        {"exaone4", "residual"},
+        {"cohere2", "mean"},
+        {"gpt_neox", "mean"},
+        {"starcoder2", "mean"},
+        {"phi", "mean"},
+        {"gemma3n_text", "gates"},
+        {"granite", "no corridor table"},
+        {"minicpm", "no corridor table"},
+        {"qwen3_5", "no corridor table"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         toy t = toy_make(cases[i].type, 2, true, false);

@@ -2,16 +2,17 @@
 #ifndef TESTS_MODEL_TOY_H
 #define TESTS_MODEL_TOY_H
 
-#include <jansson.h>
+#include <inttypes.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
 
 #include "model/plan_build.h"
 
@@ -73,11 +74,11 @@ static inline void toy_add_layer(toy *t, int layer, const char *part, uint64_t r
 static inline toy toy_make(const char *family, int layers, bool head, bool biases) {
     toy t = {0};
     const bool qwen2 = strcmp(family, "qwen2") == 0, qwen3 = strcmp(family, "qwen3") == 0;
-    t.config = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b}", "model_type", family,
-                         "hidden_size", 128, "num_hidden_layers", layers, "intermediate_size", 256,
-                         "num_attention_heads", 4, "num_key_value_heads", 2, "head_dim", 32, "vocab_size", 320,
-                         "rms_norm_eps", 1e-5, "rope_theta", 10000.0, "torch_dtype", "float32", "tie_word_embeddings",
-                         !head);
+    t.config =
+        json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s, s:b}", "model_type", family, "hidden_size",
+                  128, "num_hidden_layers", layers, "intermediate_size", 256, "num_attention_heads", 4,
+                  "num_key_value_heads", 2, "head_dim", 32, "vocab_size", 320, "rms_norm_eps", 1e-5, "rope_theta",
+                  10000.0, "torch_dtype", "float32", "tie_word_embeddings", !head);
     assert_non_null(t.config);
     if (biases) {
         json_object_set_new(t.config, "attention_bias", json_true());

@@ -35,9 +35,9 @@ size_t rq_nonfinite_ref(const void *src, rq_dtype dtype, size_t n) {
 
 const rq_fold_kernels rq_fold_ref[2] = {
     {sizeof(double), load_f64, fwht_row_f64, fwht_cols_f64, dense_rows_f64, round_to_f64, load_panel_f64,
-     round_panel_f64},
+     round_panel_f64, fold_row_f64, fold_cols_f64},
     {sizeof(float), load_f32, fwht_row_f32, fwht_cols_f32, dense_rows_f32, round_to_f32, load_panel_f32,
-     round_panel_f32},
+     round_panel_f32, fold_row_f32, fold_cols_f32},
 };
 
 void rq_fold_kernels_ref(rq_kernels *table) {

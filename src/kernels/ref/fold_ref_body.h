@@ -94,3 +94,17 @@ static bool FN(round_panel)(float *y, size_t y_stride, const void *x, size_t x_s
         finite &= FN(round_to)(y + r * y_stride, (const REAL *)x + r * x_stride, scale, dtype, cols);
     return finite;
 }
+
+static bool FN(fold_row)(float *y, void *x, const void *src, rq_dtype dtype, const void *gain, const rq_fwht *fwht,
+                         size_t n, double scale, rq_dtype to) {
+    FN(load)(x, src, dtype, gain, n);
+    for (size_t b = 0; fwht && b < n; b += fwht->order) FN(fwht_row)((REAL *)x + b, fwht);
+    return FN(round_to)(y, x, scale, to, n);
+}
+
+static bool FN(fold_cols)(float *y, size_t y_stride, void *x, const void *src, size_t src_stride, rq_dtype dtype,
+                          const void *row_gain, const rq_fwht *fwht, size_t cols, double scale, rq_dtype to) {
+    FN(load_panel)(x, cols, src, src_stride, dtype, row_gain, fwht->order, cols);
+    FN(fwht_cols)(x, cols, cols, fwht);
+    return FN(round_panel)(y, y_stride, x, cols, scale, to, fwht->order, cols);
+}

@@ -19,73 +19,131 @@ static inline __attribute__((always_inline)) void FN(butterfly)(V *a, V *b) {
     *b = difference;
 }
 
-/* ---- Sylvester stages between 2, 4, 8 or 16 vectors, `d` elements apart ---- */
+/* ---- Sylvester stages between 1, 2, 4, 8 or 16 vectors: GET(i) yields vector i, PUT(i, v) takes it ---- */
 
-static inline __attribute__((always_inline)) void FN(radix2)(REAL *x, size_t d) {
-    V a0 = LD(x), a1 = LD(x + d);
-    BF(a0, a1);
-    ST(x, a0), ST(x + d, a1);
-}
-
-static inline __attribute__((always_inline)) void FN(radix4)(REAL *x, size_t d) {
-    V a0 = LD(x), a1 = LD(x + d), a2 = LD(x + 2 * d), a3 = LD(x + 3 * d);
-    BF(a0, a1), BF(a2, a3), BF(a0, a2), BF(a1, a3);
-    ST(x, a0), ST(x + d, a1), ST(x + 2 * d, a2), ST(x + 3 * d, a3);
-}
-
-static inline __attribute__((always_inline)) void FN(radix8)(REAL *x, size_t d) {
-    V a0 = LD(x), a1 = LD(x + d), a2 = LD(x + 2 * d), a3 = LD(x + 3 * d);
-    V a4 = LD(x + 4 * d), a5 = LD(x + 5 * d), a6 = LD(x + 6 * d), a7 = LD(x + 7 * d);
-    BF(a0, a1), BF(a2, a3), BF(a4, a5), BF(a6, a7);
-    BF(a0, a2), BF(a1, a3), BF(a4, a6), BF(a5, a7);
-    BF(a0, a4), BF(a1, a5), BF(a2, a6), BF(a3, a7);
-    ST(x, a0), ST(x + d, a1), ST(x + 2 * d, a2), ST(x + 3 * d, a3);
-    ST(x + 4 * d, a4), ST(x + 5 * d, a5), ST(x + 6 * d, a6), ST(x + 7 * d, a7);
-}
-
-#define STAGES16                                                                                        \
-    do {                                                                                                \
-        BF(a0, a1), BF(a2, a3), BF(a4, a5), BF(a6, a7), BF(a8, a9), BF(aa, ab), BF(ac, ad), BF(ae, af); \
-        BF(a0, a2), BF(a1, a3), BF(a4, a6), BF(a5, a7), BF(a8, aa), BF(a9, ab), BF(ac, ae), BF(ad, af); \
-        BF(a0, a4), BF(a1, a5), BF(a2, a6), BF(a3, a7), BF(a8, ac), BF(a9, ad), BF(aa, ae), BF(ab, af); \
-        BF(a0, a8), BF(a1, a9), BF(a2, aa), BF(a3, ab), BF(a4, ac), BF(a5, ad), BF(a6, ae), BF(a7, af); \
+#define PASS1(GET, PUT)      \
+    do {                     \
+        const V a0 = GET(0); \
+        PUT(0, a0);          \
     } while (0)
-#define STORE16(x, d)                                                                                   \
-    do {                                                                                                \
-        ST(x, a0), ST((x) + (d), a1), ST((x) + 2 * (d), a2), ST((x) + 3 * (d), a3);                     \
-        ST((x) + 4 * (d), a4), ST((x) + 5 * (d), a5), ST((x) + 6 * (d), a6), ST((x) + 7 * (d), a7);     \
-        ST((x) + 8 * (d), a8), ST((x) + 9 * (d), a9), ST((x) + 10 * (d), aa), ST((x) + 11 * (d), ab);   \
-        ST((x) + 12 * (d), ac), ST((x) + 13 * (d), ad), ST((x) + 14 * (d), ae), ST((x) + 15 * (d), af); \
+#define PASS2(GET, PUT)             \
+    do {                            \
+        V a0 = GET(0), a1 = GET(1); \
+        BF(a0, a1);                 \
+        PUT(0, a0), PUT(1, a1);     \
     } while (0)
+#define PASS4(GET, PUT)                                       \
+    do {                                                      \
+        V a0 = GET(0), a1 = GET(1), a2 = GET(2), a3 = GET(3); \
+        BF(a0, a1), BF(a2, a3), BF(a0, a2), BF(a1, a3);       \
+        PUT(0, a0), PUT(1, a1), PUT(2, a2), PUT(3, a3);       \
+    } while (0)
+#define PASS8(GET, PUT)                                                                                           \
+    do {                                                                                                          \
+        V a0 = GET(0), a1 = GET(1), a2 = GET(2), a3 = GET(3), a4 = GET(4), a5 = GET(5), a6 = GET(6), a7 = GET(7); \
+        BF(a0, a1), BF(a2, a3), BF(a4, a5), BF(a6, a7);                                                           \
+        BF(a0, a2), BF(a1, a3), BF(a4, a6), BF(a5, a7);                                                           \
+        BF(a0, a4), BF(a1, a5), BF(a2, a6), BF(a3, a7);                                                           \
+        PUT(0, a0), PUT(1, a1), PUT(2, a2), PUT(3, a3), PUT(4, a4), PUT(5, a5), PUT(6, a6), PUT(7, a7);           \
+    } while (0)
+#define PASS16(GET, PUT)                                                                                          \
+    do {                                                                                                          \
+        V a0 = GET(0), a1 = GET(1), a2 = GET(2), a3 = GET(3), a4 = GET(4), a5 = GET(5), a6 = GET(6), a7 = GET(7); \
+        V a8 = GET(8), a9 = GET(9), aa = GET(10), ab = GET(11), ac = GET(12), ad = GET(13), ae = GET(14),         \
+          af = GET(15);                                                                                           \
+        BF(a0, a1), BF(a2, a3), BF(a4, a5), BF(a6, a7), BF(a8, a9), BF(aa, ab), BF(ac, ad), BF(ae, af);           \
+        BF(a0, a2), BF(a1, a3), BF(a4, a6), BF(a5, a7), BF(a8, aa), BF(a9, ab), BF(ac, ae), BF(ad, af);           \
+        BF(a0, a4), BF(a1, a5), BF(a2, a6), BF(a3, a7), BF(a8, ac), BF(a9, ad), BF(aa, ae), BF(ab, af);           \
+        BF(a0, a8), BF(a1, a9), BF(a2, aa), BF(a3, ab), BF(a4, ac), BF(a5, ad), BF(a6, ae), BF(a7, af);           \
+        PUT(0, a0), PUT(1, a1), PUT(2, a2), PUT(3, a3), PUT(4, a4), PUT(5, a5), PUT(6, a6), PUT(7, a7);           \
+        PUT(8, a8), PUT(9, a9), PUT(10, aa), PUT(11, ab), PUT(12, ac), PUT(13, ad), PUT(14, ae), PUT(15, af);     \
+    } while (0)
+#if RADIX_LOG2 >= 4
+#define RADIX_MAX ((size_t)16)
+#else
+#define RADIX_MAX ((size_t)8)
+#endif
+/* `legs` is a constant of the enclosing inlined function. */
+#define PASS(legs, GET, PUT)  \
+    do {                      \
+        if ((legs) == 16)     \
+            PASS16(GET, PUT); \
+        else if ((legs) == 8) \
+            PASS8(GET, PUT);  \
+        else if ((legs) == 4) \
+            PASS4(GET, PUT);  \
+        else if ((legs) == 2) \
+            PASS2(GET, PUT);  \
+        else                  \
+            PASS1(GET, PUT);  \
+    } while (0)
+/* CALL(n) for the constant n that equals legs. */
+#if RADIX_LOG2 >= 4
+#define BY_LEGS(legs, CALL) \
+    do {                    \
+        switch (legs) {     \
+        case 16:            \
+            CALL(16);       \
+            break;          \
+        case 8:             \
+            CALL(8);        \
+            break;          \
+        case 4:             \
+            CALL(4);        \
+            break;          \
+        case 2:             \
+            CALL(2);        \
+            break;          \
+        default:            \
+            CALL(1);        \
+            break;          \
+        }                   \
+    } while (0)
+#else
+#define BY_LEGS(legs, CALL) \
+    do {                    \
+        switch (legs) {     \
+        case 8:             \
+            CALL(8);        \
+            break;          \
+        case 4:             \
+            CALL(4);        \
+            break;          \
+        case 2:             \
+            CALL(2);        \
+            break;          \
+        default:            \
+            CALL(1);        \
+            break;          \
+        }                   \
+    } while (0)
+#endif
 
-static inline __attribute__((always_inline)) void FN(radix16)(REAL *x, size_t d) {
-    V a0 = LD(x), a1 = LD(x + d), a2 = LD(x + 2 * d), a3 = LD(x + 3 * d);
-    V a4 = LD(x + 4 * d), a5 = LD(x + 5 * d), a6 = LD(x + 6 * d), a7 = LD(x + 7 * d);
-    V a8 = LD(x + 8 * d), a9 = LD(x + 9 * d), aa = LD(x + 10 * d), ab = LD(x + 11 * d);
-    V ac = LD(x + 12 * d), ad = LD(x + 13 * d), ae = LD(x + 14 * d), af = LD(x + 15 * d);
-    STAGES16;
-    STORE16(x, d);
-}
+static inline size_t FN(legs_of)(size_t left) { return left < RADIX_MAX ? left : RADIX_MAX; }
 
-/* All stages between `len` rows (a power of two) of `cols` elements, `row` elements apart. cols is a multiple of LANES.
- */
-static void FN(stages)(REAL *x, size_t len, size_t row, size_t cols) {
-    for (size_t h = 1; h < len;) {
-        const size_t left = len / h;
-        const size_t legs = left >= 16 && RADIX_LOG2 >= 4 ? 16 : left >= 8 ? 8 : left;
-        const size_t d = h * row;
-        for (size_t i = 0; i < len; i += legs * h)
-            for (size_t j = i; j < i + h; j++) {
-                REAL *p = x + j * row;
-                if (legs == 16)
-                    for (size_t c = 0; c < cols; c += LANES) FN(radix16)(p + c, d);
-                else if (legs == 8)
-                    for (size_t c = 0; c < cols; c += LANES) FN(radix8)(p + c, d);
-                else if (legs == 4)
-                    for (size_t c = 0; c < cols; c += LANES) FN(radix4)(p + c, d);
-                else
-                    for (size_t c = 0; c < cols; c += LANES) FN(radix2)(p + c, d);
+/* One pass: `legs` rows h apart, for all `len` rows of `cols` elements, `row` elements apart. */
+static inline __attribute__((always_inline)) void FN(stage_pass)(REAL *x, size_t h, size_t len, size_t row, size_t cols,
+                                                                 const size_t legs) {
+    const size_t d = h * row;
+    for (size_t i = 0; i < len; i += legs * h)
+        for (size_t j = i; j < i + h; j++)
+            for (size_t c = 0; c < cols; c += LANES) {
+                REAL *p = x + j * row + c;
+#define GET(k) LD(p + (k)*d)
+#define PUT(k, v) ST(p + (k)*d, v)
+                PASS(legs, GET, PUT);
+#undef GET
+#undef PUT
             }
+}
+
+/* The stages of stride h0, 2 h0, ... h1 / 2 between `len` rows (powers of two). cols is a multiple of LANES. */
+static void FN(stages)(REAL *x, size_t h0, size_t h1, size_t len, size_t row, size_t cols) {
+    for (size_t h = h0; h < h1;) {
+        const size_t legs = FN(legs_of)(h1 / h);
+#define CALL(n) FN(stage_pass)(x, h, len, row, cols, n)
+        BY_LEGS(legs, CALL);
+#undef CALL
         h *= legs;
     }
 }
@@ -142,12 +200,114 @@ static inline __attribute__((always_inline)) V FN(inside)(V v) {
     return v;
 }
 
-/* ---- between the K blocks: 2 vectors at a time, quads shared by all outputs ---- */
+/* ---- elements in, rounded values out ---- */
 
-/* Rows b * step (b = 0..K-1), `cols` elements each, a multiple of LANES; one or two vectors wide per turn. */
+typedef uint16_t FN(u16v) __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef uint32_t FN(u32v) __attribute__((vector_size(LANES * 4)));
+typedef float FN(f32v) __attribute__((vector_size(LANES * 4)));
+typedef float FN(f32u) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+/* LANES elements from element i of src on; BF16, F32, or F64 (double only). */
+static inline __attribute__((always_inline)) V FN(widen)(const void *src, size_t i, const rq_dtype dtype) {
+    if (dtype == RQ_BF16) {
+#ifdef WIDEN_BF16
+        return WIDEN_BF16((const uint16_t *)src + i);
+#else
+        const FN(u32v) u = __builtin_convertvector(*(const FN(u16v) *)((const uint16_t *)src + i), FN(u32v));
+        return __builtin_convertvector((FN(f32v))(u << 16), V);
+#endif
+    }
+    if (dtype == RQ_F32) {
+#ifdef WIDEN_F32
+        return WIDEN_F32((const float *)src + i);
+#else
+        return __builtin_convertvector((FN(f32v)) * (const FN(f32u) *)((const float *)src + i), V);
+#endif
+    }
+    return LD((const REAL *)src + i);
+}
+
+/* What a fused last pass learns about its results, as f32 bit patterns u before rounding to bf16. */
+typedef struct FN(seen) {
+    FN(u32v) tie; /* least low half of u + 0x8000, shifted up: zero when some u is half way between two bf16 values */
+    FN(u32v) top; /* greatest u << 1: the magnitude */
+} FN(seen);
+
+/* Constants of the rounding, held in registers: gcc rebuilds immediates inside loops otherwise. */
+typedef struct FN(rounding) {
+    FN(u32v) half, upper;
+    V scale;
+} FN(rounding);
+
+static inline __attribute__((always_inline)) FN(rounding) FN(rounding_make)(double scale) {
+    FN(rounding) r = {(FN(u32v)){0} + 0x8000u, (FN(u32v)){0} + 0xffff0000u, (V){0} + (REAL)scale};
+    KEEP_IN_REGISTER(r.half);
+    KEEP_IN_REGISTER(r.upper);
+    KEEP_IN_REGISTER(r.scale);
+    return r;
+}
+
+#define SEEN_NOTHING                         \
+    {                                        \
+        (FN(u32v)){0} - 1u, (FN(u32v)) { 0 } \
+    }
+
+/* y = v * scale rounded to `to` (BF16 or F32). Doubles that meet a tie of bf16 are marked and redone, so they may go
+ * either way here; floats are rounded to even at once. */
+static inline __attribute__((always_inline)) void FN(put)(float *y, V v, const FN(rounding) * r, const rq_dtype to,
+                                                          FN(seen) * seen) {
+    FN(f32v) f = __builtin_convertvector(v * r->scale, FN(f32v));
+    FN(u32v) u = (FN(u32v))f;
+    seen->top = FN(max_u32)(seen->top, u + u);
+    if (to == RQ_BF16) {
+        if (sizeof(REAL) == 8) {
+            u += r->half;
+            seen->tie = FN(min_u32)(seen->tie, u << 16);
+        } else {
+            u += 0x7fffu + ((u >> 16) & 1u);
+        }
+        f = (FN(f32v))(u & r->upper);
+    }
+    *(FN(f32u) *)y = f;
+}
+
+static inline bool FN(saw_tie)(const FN(seen) * seen, const rq_dtype to) {
+    return sizeof(REAL) == 8 && to == RQ_BF16 && FN(least)(seen->tie) == 0;
+}
+
+/* No NaN, no infinity, nothing that rounds to infinity. */
+static inline bool FN(saw_finite)(const FN(seen) * seen, const rq_dtype to) {
+    return FN(greatest)(seen->top) < (to == RQ_BF16 ? 2u * 0x7f7f8000u : 2u * 0x7f800000u);
+}
+
+/* Defined by fold_isa.h. */
+static void FN(load)(void *x, const void *src, rq_dtype dtype, const void *gain, size_t n);
+static bool FN(round_to)(float *y, const void *x, double scale, rq_dtype dtype, size_t n);
+static void FN(load_panel)(void *x, size_t x_stride, const void *src, size_t src_stride, rq_dtype dtype,
+                           const void *row_gain, size_t rows, size_t cols);
+static bool FN(round_panel)(float *y, size_t y_stride, const void *x, size_t x_stride, double scale, rq_dtype dtype,
+                            size_t rows, size_t cols);
+
+/* ---- between the K blocks: quads shared by all outputs ---- */
+
+/* Where rounded results go. A panel of [K][len][width] counts as K rows of len * width columns, so that two vectors
+ * share the codes even where the width is one vector. */
+typedef struct FN(sink) {
+    float *y;      /* column c of row b goes to y + b * y_step + c / width * y_stride + c % width */
+    size_t y_step; /* between rows */
+    size_t width, y_stride;
+    double scale;
+    rq_dtype to;
+} FN(sink);
+
+/* Rows b * step (b = 0..K-1) of x, `wide` vectors each. `round` is whether results go to the sink; x is then untouched.
+ */
 static inline __attribute__((always_inline)) void FN(across_width)(REAL *x, size_t step, const rq_fwht *fwht, V *quads,
-                                                                   const size_t wide) {
+                                                                   const size_t wide, const bool round,
+                                                                   const FN(sink) * sink, float *const y[2],
+                                                                   const rq_dtype to, FN(seen) * seen) {
     static const REAL sign[2] = {1, -1};
+    const FN(rounding) rounding = FN(rounding_make)(round ? sink->scale : 1.0);
     const size_t K = fwht->K, n = K / 4;
     for (size_t q = 0; q < n; q++)
         for (size_t w = 0; w < wide; w++) {
@@ -172,19 +332,132 @@ static inline __attribute__((always_inline)) void FN(across_width)(REAL *x, size
             sum0 = FMA(o[0], s, sum0);
             if (wide == 2) sum1 = FMA(o[1], s, sum1);
         }
-        ST(x + i * step, sum0);
-        if (wide == 2) ST(x + i * step + LANES, sum1);
+        if (round) {
+            FN(put)(y[0] + i * sink->y_step, sum0, &rounding, to, seen);
+            if (wide == 2) FN(put)(y[1] + i * sink->y_step, sum1, &rounding, to, seen);
+        } else {
+            ST(x + i * step, sum0);
+            if (wide == 2) ST(x + i * step + LANES, sum1);
+        }
     }
 }
 
-static void FN(across)(REAL *x, size_t step, size_t cols, const rq_fwht *fwht) {
-    V quads[2 * 2 * RQ_FWHT_K_MAX];
-    size_t c = 0;
-    for (; c + 2 * LANES <= cols; c += 2 * LANES) FN(across_width)(x + c, step, fwht, quads, 2);
-    if (c < cols) FN(across_width)(x + c, step, fwht, quads, 1);
+/* One or two vectors from column c on, to the sink, with the rare tie redone from x. */
+static inline __attribute__((always_inline)) bool FN(across_rounded)(REAL *x, size_t step, const rq_fwht *fwht,
+                                                                     V *quads, const size_t wide, size_t c,
+                                                                     const FN(sink) * sink, const rq_dtype to) {
+    float *const y[2] = {sink->y + c / sink->width * sink->y_stride + c % sink->width,
+                         sink->y + (c + LANES) / sink->width * sink->y_stride + (c + LANES) % sink->width};
+    FN(seen) seen = SEEN_NOTHING;
+    FN(across_width)(x + c, step, fwht, quads, wide, true, sink, y, to, &seen);
+    if (__builtin_expect(!FN(saw_tie)(&seen, to), 1)) return FN(saw_finite)(&seen, to);
+    bool finite = true;
+    FN(across_width)(x + c, step, fwht, quads, wide, false, sink, y, to, &seen);
+    for (size_t i = 0; i < fwht->K; i++)
+        for (size_t w = 0; w < wide; w++)
+            finite &= FN(round_to)(y[w] + i * sink->y_step, x + c + i * step + w * LANES, sink->scale, to, LANES);
+    return finite;
 }
 
-/* ---- entry points ---- */
+/* K rows of `cols` columns, `step` apart; cols is a multiple of LANES. sink NULL: back to x. */
+static bool FN(across)(REAL *x, size_t step, size_t cols, const rq_fwht *fwht, const FN(sink) * sink) {
+    V quads[2 * 2 * RQ_FWHT_K_MAX];
+    bool finite = true;
+    for (size_t c = 0; c < cols;) {
+        const size_t wide = c + 2 * LANES <= cols ? 2 : 1;
+        if (!sink && wide == 2)
+            FN(across_width)(x + c, step, fwht, quads, 2, false, NULL, NULL, RQ_F32, NULL);
+        else if (!sink)
+            FN(across_width)(x + c, step, fwht, quads, 1, false, NULL, NULL, RQ_F32, NULL);
+        else if (wide == 2)
+            finite &= sink->to == RQ_BF16 ? FN(across_rounded)(x, step, fwht, quads, 2, c, sink, RQ_BF16)
+                                          : FN(across_rounded)(x, step, fwht, quads, 2, c, sink, RQ_F32);
+        else
+            finite &= sink->to == RQ_BF16 ? FN(across_rounded)(x, step, fwht, quads, 1, c, sink, RQ_BF16)
+                                          : FN(across_rounded)(x, step, fwht, quads, 1, c, sink, RQ_F32);
+        c += wide * LANES;
+    }
+    return finite;
+}
+
+/* ---- rows ---- */
+
+/* The first pass of a row: elements, gain, stages inside a vector and between `legs` neighbouring vectors. */
+static inline __attribute__((always_inline)) void FN(row_first_as)(REAL *x, const void *src, const rq_dtype dtype,
+                                                                   const REAL *gain, size_t n, const size_t legs) {
+    for (size_t i = 0; i < n; i += legs * LANES) {
+        REAL *p = x + i;
+#define PUT(k, v) ST(p + (k)*LANES, v)
+        if (gain) {
+#define GET(k) FN(inside)(FN(widen)(src, i + (k)*LANES, dtype) * LD(gain + i + (k)*LANES))
+            PASS(legs, GET, PUT);
+#undef GET
+        } else {
+#define GET(k) FN(inside)(FN(widen)(src, i + (k)*LANES, dtype))
+            PASS(legs, GET, PUT);
+#undef GET
+        }
+#undef PUT
+    }
+}
+
+/* dtype BF16 or F32 with a gain, or the working type without. */
+static void FN(row_first)(REAL *x, const void *src, rq_dtype dtype, const REAL *gain, size_t n, size_t legs) {
+#define BF16_CALL(n_) FN(row_first_as)(x, src, RQ_BF16, gain, n, n_)
+#define F32_CALL(n_) FN(row_first_as)(x, src, RQ_F32, gain, n, n_)
+#define REAL_CALL(n_) FN(row_first_as)(x, src, sizeof(REAL) == 8 ? RQ_F64 : RQ_F32, NULL, n, n_)
+    if (!gain)
+        BY_LEGS(legs, REAL_CALL);
+    else if (dtype == RQ_BF16)
+        BY_LEGS(legs, BF16_CALL);
+    else
+        BY_LEGS(legs, F32_CALL);
+#undef BF16_CALL
+#undef F32_CALL
+#undef REAL_CALL
+}
+
+/* Last passes of rows * cols / LANES vectors: legs x + k * d go straight into y + k * yd, row r of them at x + r * cols
+ * and y + r * y_stride. x keeps its input, so that the rare tie is redone from it, plainly. */
+static inline __attribute__((always_inline)) bool FN(last_as)(float *y, size_t y_stride, size_t yd, REAL *x, size_t d,
+                                                              size_t rows, size_t cols, double scale, const rq_dtype to,
+                                                              const size_t legs) {
+    const FN(rounding) rounding = FN(rounding_make)(scale);
+    FN(seen) all = SEEN_NOTHING;
+    bool finite = true;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < cols; c += LANES) {
+            REAL *p = x + r * cols + c;
+            float *q = y + r * y_stride + c;
+            FN(seen) seen = SEEN_NOTHING;
+#define GET(k) LD(p + (k)*d)
+#define PUT(k, v) FN(put)(q + (k)*yd, v, &rounding, to, &seen)
+            PASS(legs, GET, PUT);
+#undef PUT
+            all.top = FN(max_u32)(all.top, seen.top);
+            if (__builtin_expect(!FN(saw_tie)(&seen, to), 1)) continue;
+#define PUT(k, v) ST(p + (k)*d, v)
+            PASS(legs, GET, PUT);
+#undef PUT
+#undef GET
+            for (size_t k = 0; k < legs; k++) finite &= FN(round_to)(q + k * yd, p + k * d, scale, to, LANES);
+        }
+    return finite && FN(saw_finite)(&all, to);
+}
+
+static bool FN(last)(float *y, size_t y_stride, size_t yd, REAL *x, size_t d, size_t rows, size_t cols, double scale,
+                     rq_dtype to, size_t legs) {
+    bool finite = false;
+#define BF16_CALL(n) finite = FN(last_as)(y, y_stride, yd, x, d, rows, cols, scale, RQ_BF16, n)
+#define F32_CALL(n) finite = FN(last_as)(y, y_stride, yd, x, d, rows, cols, scale, RQ_F32, n)
+    if (to == RQ_BF16)
+        BY_LEGS(legs, BF16_CALL);
+    else
+        BY_LEGS(legs, F32_CALL);
+#undef BF16_CALL
+#undef F32_CALL
+    return finite;
+}
 
 static void FN(fwht_row)(void *x_, const rq_fwht *fwht) {
     REAL *x = x_;
@@ -193,44 +466,119 @@ static void FN(fwht_row)(void *x_, const rq_fwht *fwht) {
         rq_fold_ref[FN(index)].fwht_row(x, fwht);
         return;
     }
-    const size_t vectors = len / LANES, legs = vectors < 8 ? vectors : 8;
-    for (size_t i = 0; i < fwht->order; i += legs * LANES) {
-        REAL *p = x + i;
-        if (legs == 8) {
-            V a0 = FN(inside)(LD(p)), a1 = FN(inside)(LD(p + LANES));
-            V a2 = FN(inside)(LD(p + 2 * LANES)), a3 = FN(inside)(LD(p + 3 * LANES));
-            V a4 = FN(inside)(LD(p + 4 * LANES)), a5 = FN(inside)(LD(p + 5 * LANES));
-            V a6 = FN(inside)(LD(p + 6 * LANES)), a7 = FN(inside)(LD(p + 7 * LANES));
-            BF(a0, a1), BF(a2, a3), BF(a4, a5), BF(a6, a7);
-            BF(a0, a2), BF(a1, a3), BF(a4, a6), BF(a5, a7);
-            BF(a0, a4), BF(a1, a5), BF(a2, a6), BF(a3, a7);
-            ST(p, a0), ST(p + LANES, a1), ST(p + 2 * LANES, a2), ST(p + 3 * LANES, a3);
-            ST(p + 4 * LANES, a4), ST(p + 5 * LANES, a5), ST(p + 6 * LANES, a6), ST(p + 7 * LANES, a7);
-        } else {
-            for (size_t v = 0; v < legs; v++) ST(p + v * LANES, FN(inside)(LD(p + v * LANES)));
-            FN(stages)(p, legs, LANES, LANES);
-        }
-    }
-    if (len > legs * LANES)
-        for (size_t b = 0; b < fwht->K; b++) FN(stages)(x + b * len, len / (legs * LANES), legs * LANES, legs * LANES);
-    if (fwht->K > 1) FN(across)(x, len, len, fwht);
+    const size_t first = FN(legs_of)(len / LANES), done = first * LANES;
+    FN(row_first)(x, x, sizeof(REAL) == 8 ? RQ_F64 : RQ_F32, NULL, fwht->order, first);
+    for (size_t i = 0; i < fwht->order; i += len) FN(stages)(x + i, 1, len / done, len / done, done, done);
+    if (fwht->K > 1) (void)FN(across)(x, len, len, fwht, NULL);
 }
 
-/* Stages run inside blocks of rows that fit the first-level cache before they run between blocks. */
+static bool FN(fold_row)(float *y, void *x_, const void *src, rq_dtype dtype, const void *gain, const rq_fwht *fwht,
+                         size_t n, double scale, rq_dtype to) {
+    REAL *x = x_;
+    const bool in = (dtype == RQ_BF16 || dtype == RQ_F32) && gain, out = to == RQ_BF16 || to == RQ_F32;
+    if (!fwht || !in || !out || fwht->len < LANES) {
+        FN(load)(x, src, dtype, gain, n);
+        for (size_t b = 0; fwht && b < n; b += fwht->order) FN(fwht_row)(x + b, fwht);
+        return FN(round_to)(y, x, scale, to, n);
+    }
+    const size_t len = fwht->len, first = FN(legs_of)(len / LANES), done = first * LANES, rows = len / done;
+    const size_t last = FN(legs_of)(rows),
+                 h = fwht->K > 1 ? rows : rows / last; /* stages 1..h/2 before the last pass */
+    bool finite = true;
+    FN(row_first)(x, src, dtype, gain, n, first);
+    for (size_t i = 0; i < n; i += len) {
+        FN(stages)(x + i, 1, h, rows, done, done);
+        if (fwht->K == 1) finite &= FN(last)(y + i, 0, h * done, x + i, h * done, 1, h * done, scale, to, last);
+    }
+    if (fwht->K > 1)
+        for (size_t i = 0; i < n; i += fwht->order) {
+            const FN(sink) sink = {y + i, len, len, 0, scale, to};
+            finite &= FN(across)(x + i, len, len, fwht, &sink);
+        }
+    return finite;
+}
+
+/* ---- columns ---- */
+
+/* Rows whose panel fits the first-level cache beside what streams by. */
+static inline size_t FN(cached_rows)(size_t len, size_t cols) {
+    size_t rows = len;
+    while (rows > RADIX_MAX && rows * cols * sizeof(REAL) > 16384) rows /= 2;
+    return rows;
+}
+
+/* Stages inside blocks of rows that fit the first-level cache run before those between blocks. */
 static void FN(fwht_cols)(void *x_, size_t cols, size_t stride, const rq_fwht *fwht) {
     REAL *x = x_;
     const size_t whole = cols / LANES * LANES, len = fwht->len;
     if (whole) {
-        size_t block = len;
-        while (block > 16 && block * whole * sizeof(REAL) > 16384) block /= 2;
-        for (size_t i = 0; i < fwht->order; i += block) FN(stages)(x + i * stride, block, stride, whole);
-        if (block < len)
-            for (size_t i = 0; i < fwht->order; i += len)
-                for (size_t j = i; j < i + block; j++) FN(stages)(x + j * stride, len / block, block * stride, whole);
+        const size_t block = FN(cached_rows)(len, whole);
+        for (size_t i = 0; i < fwht->order; i += block) FN(stages)(x + i * stride, 1, block, block, stride, whole);
+        for (size_t i = 0; i < fwht->order; i += len) FN(stages)(x + i * stride, block, len, len, stride, whole);
         if (fwht->K > 1)
-            for (size_t o = 0; o < len; o++) FN(across)(x + o * stride, len * stride, whole, fwht);
+            for (size_t o = 0; o < len; o++) (void)FN(across)(x + o * stride, len * stride, whole, fwht, NULL);
     }
     if (whole < cols) rq_fold_ref[FN(index)].fwht_cols(x + whole, cols - whole, stride, fwht);
+}
+
+/* The first pass of a panel: `legs` neighbouring rows at a time, each times its gain. */
+static inline __attribute__((always_inline)) void FN(cols_first_as)(REAL *x, const char *src, size_t src_stride,
+                                                                    const rq_dtype dtype, const REAL *gain, size_t rows,
+                                                                    size_t cols, const size_t legs) {
+    for (size_t i = 0; i < rows; i += legs)
+        for (size_t c = 0; c < cols; c += LANES) {
+            REAL *p = x + i * cols + c;
+            const char *q = src + i * src_stride;
+#define PUT(k, v) ST(p + (k)*cols, v)
+#define GET(k) (FN(widen)(q + (k)*src_stride, c, dtype) * gain[i + (k)])
+            PASS(legs, GET, PUT);
+#undef GET
+#undef PUT
+        }
+}
+
+static void FN(cols_first)(REAL *x, const char *src, size_t src_stride, rq_dtype dtype, const REAL *gain, size_t rows,
+                           size_t cols, size_t legs) {
+#define BF16_CALL(n) FN(cols_first_as)(x, src, src_stride, RQ_BF16, gain, rows, cols, n)
+#define REAL_CALL(n) FN(cols_first_as)(x, src, src_stride, sizeof(REAL) == 8 ? RQ_F64 : RQ_F32, gain, rows, cols, n)
+    if (dtype == RQ_BF16)
+        BY_LEGS(legs, BF16_CALL);
+    else
+        BY_LEGS(legs, REAL_CALL);
+#undef BF16_CALL
+#undef REAL_CALL
+}
+
+static bool FN(fold_cols)(float *y, size_t y_stride, void *x_, const void *src_, size_t src_stride, rq_dtype dtype,
+                          const void *gain_, const rq_fwht *fwht, size_t cols, double scale, rq_dtype to) {
+    REAL *x = x_;
+    const REAL *gain = gain_;
+    const char *src = src_;
+    const bool in = dtype == RQ_BF16 || dtype == (sizeof(REAL) == 8 ? RQ_F64 : RQ_F32);
+    if (!in || !gain || (to != RQ_BF16 && to != RQ_F32) || cols % LANES) {
+        FN(load_panel)(x, cols, src, src_stride, dtype, gain, fwht->order, cols);
+        FN(fwht_cols)(x, cols, cols, fwht);
+        return FN(round_panel)(y, y_stride, x, cols, scale, to, fwht->order, cols);
+    }
+    const size_t len = fwht->len, block = FN(cached_rows)(len, cols), first = FN(legs_of)(block);
+    /* The stages before the last pass, which has up to RADIX_MAX legs of rows h apart. */
+    const size_t last = fwht->K > 1 ? 1 : FN(legs_of)(len / first), h = fwht->K > 1 ? len : len / last;
+    bool finite = true;
+    for (size_t b = 0; b < fwht->order; b += block) {
+        FN(cols_first)(x + b * cols, src + b * src_stride, src_stride, dtype, gain + b, block, cols, first);
+        FN(stages)(x + b * cols, first, block < h ? block : h, block, cols, cols);
+    }
+    for (size_t b = 0; b < fwht->order; b += len) {
+        if (block < h) FN(stages)(x + b * cols, block, h, len, cols, cols);
+        if (fwht->K == 1)
+            finite &=
+                FN(last)(y + b * y_stride, y_stride, h * y_stride, x + b * cols, h * cols, h, cols, scale, to, last);
+    }
+    if (fwht->K > 1) {
+        const FN(sink) sink = {y, len * y_stride, cols, y_stride, scale, to};
+        finite &= FN(across)(x, len * cols, len * cols, fwht, &sink);
+    }
+    return finite;
 }
 
 /* Four vectors by two register columns: q streams by once for four rows, and a strip of it stays in cache for the next.
@@ -275,8 +623,15 @@ static void FN(dense_rows)(void *y_, const void *x_, size_t rows, const void *q_
 #undef LD
 #undef ST
 #undef BF
-#undef STAGES16
-#undef STORE16
+#undef SEEN_NOTHING
+#undef PASS1
+#undef PASS2
+#undef PASS4
+#undef PASS8
+#undef PASS16
+#undef PASS
+#undef RADIX_MAX
+#undef BY_LEGS
 #undef SIGN1
 #undef SIGN2
 #undef SIGN4

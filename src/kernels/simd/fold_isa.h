@@ -1,10 +1,17 @@
 /* Compiles the fold's vector body for one instruction set. The including file defines
  *   VECTOR_BYTES, LANES_F64, LANES_F32, RADIX_LOG2
  *   FMA_F64(a, b, c), FMA_F32(a, b, c): fused a * b + c
- *   FOLD_TABLE: the name of the function that enters the kernels into a table. */
+ *   min_u32_f64, max_u32_f64, least_f64, greatest_f64 and the same _f32: lane-wise and across lanes, on vectors of
+ *   uint32_t with LANES_F64 or LANES_F32 lanes
+ *   optionally WIDEN_BF16_F64(p), WIDEN_F32_F64(p), WIDEN_BF16_F32(p): a vector of elements from p on, exactly (gcc 12
+ * splits the general vector conversions in two) VECTOR_REGISTER: the asm constraint of a vector register FOLD_TABLE:
+ * the name of the function that enters the kernels into a table. */
 #include "kernels/fold_scalar.h"
 
 enum { index_f64, index_f32 };
+
+/* An empty statement that seems to change a vector variable: its value can then not be rebuilt, only kept. */
+#define KEEP_IN_REGISTER(v) __asm__("" : "+" VECTOR_REGISTER(v))
 
 /* Eight elements of a 16-bit or 32-bit type at a time, widened; the compiler maps these to one or two instructions. */
 typedef uint16_t u16x8 __attribute__((vector_size(16), aligned(2), may_alias));
@@ -24,7 +31,13 @@ static inline __attribute__((always_inline)) f32x8 bf16_widen(const uint16_t *p)
 #define LANES LANES_F64
 #define FMA FMA_F64
 #define FN(name) name##_f64
+#ifdef WIDEN_BF16_F64
+#define WIDEN_BF16 WIDEN_BF16_F64
+#define WIDEN_F32 WIDEN_F32_F64
+#endif
 #include "kernels/simd/fold_body.h"
+#undef WIDEN_BF16
+#undef WIDEN_F32
 #undef REAL
 #undef LANES
 #undef FMA
@@ -34,7 +47,11 @@ static inline __attribute__((always_inline)) f32x8 bf16_widen(const uint16_t *p)
 #define LANES LANES_F32
 #define FMA FMA_F32
 #define FN(name) name##_f32
+#ifdef WIDEN_BF16_F32
+#define WIDEN_BF16 WIDEN_BF16_F32
+#endif
 #include "kernels/simd/fold_body.h"
+#undef WIDEN_BF16
 #undef REAL
 #undef LANES
 #undef FMA
@@ -42,18 +59,24 @@ static inline __attribute__((always_inline)) f32x8 bf16_widen(const uint16_t *p)
 
 /* ---- load ---- */
 
+static inline V_f64 gains_f64(const double *gain, size_t i) {
+    if (gain) return *(const U_f64 *)(gain + i);
+    return (V_f64){0} + 1.0;
+}
+
+static inline V_f32 gains_f32(const float *gain, size_t i) {
+    if (gain) return *(const U_f32 *)(gain + i);
+    return (V_f32){0} + 1.0f;
+}
+
 static void load_f64(void *x_, const void *src, rq_dtype dtype, const void *gain_, size_t n) {
     double *x = x_;
     const double *gain = gain_;
     size_t i = 0;
-    if (dtype == RQ_BF16 || dtype == RQ_F32)
-        for (; i + 8 <= n; i += 8) {
-            const f32x8 narrow = dtype == RQ_BF16 ? bf16_widen((const uint16_t *)src + i)
-                                                  : (f32x8) * (const f32x8u *)((const float *)src + i);
-            f64x8 wide = __builtin_convertvector(narrow, f64x8);
-            if (gain) wide *= *(const f64x8u *)(gain + i);
-            *(f64x8u *)(x + i) = wide;
-        }
+    if (dtype == RQ_BF16)
+        for (; i + LANES_F64 <= n; i += LANES_F64) *(U_f64 *)(x + i) = widen_f64(src, i, RQ_BF16) * gains_f64(gain, i);
+    else if (dtype == RQ_F32)
+        for (; i + LANES_F64 <= n; i += LANES_F64) *(U_f64 *)(x + i) = widen_f64(src, i, RQ_F32) * gains_f64(gain, i);
     if (i < n)
         rq_fold_ref[0].load(x + i, (const char *)src + i * rq_dtype_bytes(dtype), dtype, gain ? gain + i : NULL, n - i);
 }
@@ -62,13 +85,10 @@ static void load_f32(void *x_, const void *src, rq_dtype dtype, const void *gain
     float *x = x_;
     const float *gain = gain_;
     size_t i = 0;
-    if (dtype == RQ_BF16 || dtype == RQ_F32)
-        for (; i + 8 <= n; i += 8) {
-            f32x8 v = dtype == RQ_BF16 ? bf16_widen((const uint16_t *)src + i)
-                                       : (f32x8) * (const f32x8u *)((const float *)src + i);
-            if (gain) v *= *(const f32x8u *)(gain + i);
-            *(f32x8u *)(x + i) = v;
-        }
+    if (dtype == RQ_BF16)
+        for (; i + LANES_F32 <= n; i += LANES_F32) *(U_f32 *)(x + i) = widen_f32(src, i, RQ_BF16) * gains_f32(gain, i);
+    else if (dtype == RQ_F32)
+        for (; i + LANES_F32 <= n; i += LANES_F32) *(U_f32 *)(x + i) = widen_f32(src, i, RQ_F32) * gains_f32(gain, i);
     if (i < n)
         rq_fold_ref[1].load(x + i, (const char *)src + i * rq_dtype_bytes(dtype), dtype, gain ? gain + i : NULL, n - i);
 }
@@ -268,6 +288,8 @@ void FOLD_TABLE(rq_kernels *table) {
     table->fold[0].load = load_f64;
     table->fold[0].fwht_row = fwht_row_f64;
     table->fold[0].fwht_cols = fwht_cols_f64;
+    table->fold[0].fold_row = fold_row_f64;
+    table->fold[0].fold_cols = fold_cols_f64;
     table->fold[0].dense_rows = dense_rows_f64;
     table->fold[0].round_to = round_to_f64;
     table->fold[0].load_panel = load_panel_f64;
@@ -275,6 +297,8 @@ void FOLD_TABLE(rq_kernels *table) {
     table->fold[1].load = load_f32;
     table->fold[1].fwht_row = fwht_row_f32;
     table->fold[1].fwht_cols = fwht_cols_f32;
+    table->fold[1].fold_row = fold_row_f32;
+    table->fold[1].fold_cols = fold_cols_f32;
     table->fold[1].dense_rows = dense_rows_f32;
     table->fold[1].round_to = round_to_f32;
     table->fold[1].load_panel = load_panel_f32;
