@@ -7,9 +7,16 @@ CC=${ARM64_CC:-aarch64-linux-gnu-gcc}
 QEMU=${ARM64_QEMU:-qemu-aarch64-static}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-"$CC" -std=c17 -O2 -ffp-contract=off -static -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE \
-    -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wvla -Wstrict-prototypes -Werror -Wno-psabi \
-    -Iinclude -Isrc -Itests ${ARM64_EXTRA:-} \
-    src/kernels/dispatch.c src/kernels/ref/*.c src/kernels/arm/*.c src/tensor/dtype.c \
-    tests/kernels/quantize_compare_main.c -lm -lpthread -o "$out/compare"
-"$QEMU" "$out/compare"
+kernels="src/kernels/dispatch.c src/kernels/ref/*.c src/kernels/arm/*.c src/tensor/dtype.c"
+compile() {
+    target=$1
+    shift
+    # shellcheck disable=SC2086
+    "$CC" -std=c17 -O2 -ffunction-sections -Wl,--gc-sections -ffp-contract=off -static -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE \
+        -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wvla -Wstrict-prototypes -Werror -Wno-psabi \
+        -Itests/support/bare -Iinclude -Isrc -Itests ${ARM64_EXTRA:-} $kernels "$@" -lm -lpthread -o "$out/$target"
+}
+compile quantize tests/kernels/quantize_compare_main.c
+"$QEMU" "$out/quantize"
+compile fold tests/kernels/fold_test.c tests/support/bare/fail.c src/linalg/fwht_plan.c src/linalg/hadamard.c
+"$QEMU" "$out/fold"
