@@ -23,10 +23,13 @@
 
 typedef struct rq_fwht {
     size_t order, K, len;
-    uint8_t *quad; /* [K][K/4]: bits 0..2 signs of x1, x2, x3 relative to x0's, bit 3 sign of x0 (1 is minus); NULL if
-                      K==1 */
-    int8_t *hk;    /* [K][K] rows of H_K^T */
-    double scale;  /* 1.0 / sqrt(order) */
+    uint8_t *quad;  /* [K][K/4]: bits 0..2 signs of x1, x2, x3 relative to x0's, bit 3 sign of x0 (1 is minus); NULL if
+                       K==1 */
+    uint16_t *term; /* [K][K/4]: which combination of which quad, q * 8 + (quad code & 7) */
+    double *sign;   /* [K][K/4]: and its sign, 1 or -1 */
+    float *sign_f32;
+    int8_t *hk;   /* [K][K] rows of H_K^T */
+    double scale; /* 1.0 / sqrt(order) */
 } rq_fwht;
 
 /* The fold at one working precision: `x` is double or float, as the table's name says. Buffers hold `real_bytes` per

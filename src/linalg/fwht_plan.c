@@ -25,11 +25,15 @@ rq_status rq_fwht_init(rq_fwht *fwht, size_t order, rq_error *err) {
         return rq_fail(err, RQ_ERR_UNSUPPORTED, "no Hadamard matrix of order %zu can be generated", order);
 
     rq_status st = RQ_OK;
-    const size_t quads = K / 4;
+    const size_t quads = K / 4, terms = K * quads;
+    rq_fwht made = {.order = order, .K = K, .len = (size_t)1 << m, .scale = 1.0 / sqrt((double)order)};
     int8_t *h = malloc(K * K);
-    int8_t *transposed = malloc(K * K);
-    uint8_t *quad = quads ? malloc(K * quads) : NULL;
-    if (!h || !transposed || (quads && !quad)) {
+    made.hk = malloc(K * K);
+    made.quad = malloc(terms + 1);
+    made.term = malloc((terms + 1) * sizeof *made.term);
+    made.sign = malloc((terms + 1) * sizeof *made.sign);
+    made.sign_f32 = malloc((terms + 1) * sizeof *made.sign_f32);
+    if (!h || !made.hk || !made.quad || !made.term || !made.sign || !made.sign_f32) {
         st = rq_fail(err, RQ_ERR_NOMEM, "no memory for the Hadamard matrix of order %zu", K);
         goto done;
     }
@@ -38,16 +42,19 @@ rq_status rq_fwht_init(rq_fwht *fwht, size_t order, rq_error *err) {
         goto done;
     }
     for (size_t i = 0; i < K; i++)
-        for (size_t j = 0; j < K; j++) transposed[i * K + j] = h[j * K + i];
+        for (size_t j = 0; j < K; j++) made.hk[i * K + j] = h[j * K + i];
     for (size_t i = 0; i < K; i++)
-        for (size_t q = 0; q < quads; q++) quad[i * quads + q] = quad_code(transposed + i * K + 4 * q);
-    *fwht = (rq_fwht){
-        .order = order, .K = K, .len = (size_t)1 << m, .quad = quad, .hk = transposed, .scale = 1.0 / sqrt((double)order)};
-    quad = NULL;
-    transposed = NULL; /* both moved to the caller */
+        for (size_t q = 0; q < quads; q++) {
+            const size_t t = i * quads + q;
+            made.quad[t] = quad_code(made.hk + i * K + 4 * q);
+            made.term[t] = (uint16_t)(q * 8 + (made.quad[t] & 7u));
+            made.sign[t] = made.quad[t] >> 3 ? -1.0 : 1.0;
+            made.sign_f32[t] = made.quad[t] >> 3 ? -1.0f : 1.0f;
+        }
+    *fwht = made;
+    made = (rq_fwht){0}; /* moved to the caller */
 done:
-    free(quad);
-    free(transposed);
+    rq_fwht_deinit(&made);
     free(h);
     return st;
 }
@@ -55,6 +62,9 @@ done:
 void rq_fwht_deinit(rq_fwht *fwht) {
     if (!fwht) return;
     free(fwht->quad);
+    free(fwht->term);
+    free(fwht->sign);
+    free(fwht->sign_f32);
     free(fwht->hk);
     *fwht = (rq_fwht){0};
 }

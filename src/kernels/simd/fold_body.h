@@ -119,6 +119,21 @@ static inline __attribute__((always_inline)) void FN(butterfly)(V *a, V *b) {
     } while (0)
 #endif
 
+#define BY_WIDTH(wide, CALL) \
+    do {                     \
+        switch (wide) {      \
+        case 4:              \
+            CALL(4);         \
+            break;           \
+        case 2:              \
+            CALL(2);         \
+            break;           \
+        default:             \
+            CALL(1);         \
+            break;           \
+        }                    \
+    } while (0)
+
 static inline size_t FN(legs_of)(size_t left) { return left < RADIX_MAX ? left : RADIX_MAX; }
 
 /* One pass: `legs` rows h apart, for all `len` rows of `cols` elements, `row` elements apart. */
@@ -306,7 +321,6 @@ static inline __attribute__((always_inline)) void FN(across_width)(REAL *x, size
                                                                    const size_t wide, const bool round,
                                                                    const FN(sink) * sink, float *const y[2],
                                                                    const rq_dtype to, FN(seen) * seen) {
-    static const REAL sign[2] = {1, -1};
     const FN(rounding) rounding = FN(rounding_make)(round ? sink->scale : 1.0);
     const size_t K = fwht->K, n = K / 4;
     for (size_t q = 0; q < n; q++)
@@ -321,60 +335,73 @@ static inline __attribute__((always_inline)) void FN(across_width)(REAL *x, size
             o[4 * wide] = left0 + right1, o[5 * wide] = left1 + right1;
             o[6 * wide] = left0 - right0, o[7 * wide] = left1 - right0;
         }
-    for (size_t i = 0; i < K; i++) {
-        const uint8_t *code = fwht->quad + i * n;
-        const V *first = quads + (code[0] & 7u) * wide;
-        const REAL s0 = sign[code[0] >> 3];
-        V sum0 = first[0] * s0, sum1 = wide == 2 ? first[1] * s0 : sum0;
+    const REAL *sign =
+        sizeof(REAL) == 8 ? (const REAL *)(const void *)fwht->sign : (const REAL *)(const void *)fwht->sign_f32;
+    const uint16_t *term = fwht->term;
+    for (size_t i = 0; i < K; i++, sign += n, term += n) {
+        const V *o = quads + term[0] * wide;
+        V s = (V){0} + sign[0];
+        V sum0 = o[0] * s, sum1 = sum0, sum2 = sum0, sum3 = sum0;
+        if (wide >= 2) sum1 = o[1] * s;
+        if (wide >= 4) sum2 = o[2] * s, sum3 = o[3] * s;
         for (size_t q = 1; q < n; q++) {
-            const V *o = quads + (q * 8 + (code[q] & 7u)) * wide;
-            const V s = sign[code[q] >> 3] - (V){0};
+            o = quads + term[q] * wide;
+            s = (V){0} + sign[q];
             sum0 = FMA(o[0], s, sum0);
-            if (wide == 2) sum1 = FMA(o[1], s, sum1);
+            if (wide >= 2) sum1 = FMA(o[1], s, sum1);
+            if (wide >= 4) sum2 = FMA(o[2], s, sum2), sum3 = FMA(o[3], s, sum3);
         }
         if (round) {
             FN(put)(y[0] + i * sink->y_step, sum0, &rounding, to, seen);
-            if (wide == 2) FN(put)(y[1] + i * sink->y_step, sum1, &rounding, to, seen);
+            if (wide >= 2) FN(put)(y[1] + i * sink->y_step, sum1, &rounding, to, seen);
+            if (wide >= 4) FN(put)(y[2] + i * sink->y_step, sum2, &rounding, to, seen);
+            if (wide >= 4) FN(put)(y[3] + i * sink->y_step, sum3, &rounding, to, seen);
         } else {
             ST(x + i * step, sum0);
-            if (wide == 2) ST(x + i * step + LANES, sum1);
+            if (wide >= 2) ST(x + i * step + LANES, sum1);
+            if (wide >= 4) ST(x + i * step + 2 * LANES, sum2), ST(x + i * step + 3 * LANES, sum3);
         }
     }
 }
 
-/* One or two vectors from column c on, to the sink, with the rare tie redone from x. */
+/* `wide` vectors from column c on, to the sink, with the rare tie redone from x. */
 static inline __attribute__((always_inline)) bool FN(across_rounded)(REAL *x, size_t step, const rq_fwht *fwht,
                                                                      V *quads, const size_t wide, size_t c,
                                                                      const FN(sink) * sink, const rq_dtype to) {
-    float *const y[2] = {sink->y + c / sink->width * sink->y_stride + c % sink->width,
-                         sink->y + (c + LANES) / sink->width * sink->y_stride + (c + LANES) % sink->width};
+    float *y[4];
+    for (size_t w = 0; w < 4; w++) {
+        const size_t at = c + w * LANES;
+        y[w] = sink->y + at / sink->width * sink->y_stride + at % sink->width;
+    }
     FN(seen) seen = SEEN_NOTHING;
     FN(across_width)(x + c, step, fwht, quads, wide, true, sink, y, to, &seen);
     if (__builtin_expect(!FN(saw_tie)(&seen, to), 1)) return FN(saw_finite)(&seen, to);
-    bool finite = true;
     FN(across_width)(x + c, step, fwht, quads, wide, false, sink, y, to, &seen);
     for (size_t i = 0; i < fwht->K; i++)
         for (size_t w = 0; w < wide; w++)
-            finite &= FN(round_to)(y[w] + i * sink->y_step, x + c + i * step + w * LANES, sink->scale, to, LANES);
-    return finite;
+            rq_fix_ties(y[w] + i * sink->y_step, (const double *)(const void *)(x + c + i * step + w * LANES),
+                        sink->scale, LANES);
+    return FN(saw_finite)(&seen, to);
 }
 
 /* K rows of `cols` columns, `step` apart; cols is a multiple of LANES. sink NULL: back to x. */
 static bool FN(across)(REAL *x, size_t step, size_t cols, const rq_fwht *fwht, const FN(sink) * sink) {
-    V quads[2 * 2 * RQ_FWHT_K_MAX];
+    V quads[2 * 2 * RQ_FWHT_K_MAX]; /* K / 4 quads, 8 combinations, up to 4 vectors; 2 for the large K */
+    const size_t widest = fwht->K <= RQ_FWHT_K_MAX / 2 ? 4 : 2;
     bool finite = true;
     for (size_t c = 0; c < cols;) {
-        const size_t wide = c + 2 * LANES <= cols ? 2 : 1;
-        if (!sink && wide == 2)
-            FN(across_width)(x + c, step, fwht, quads, 2, false, NULL, NULL, RQ_F32, NULL);
-        else if (!sink)
-            FN(across_width)(x + c, step, fwht, quads, 1, false, NULL, NULL, RQ_F32, NULL);
-        else if (wide == 2)
-            finite &= sink->to == RQ_BF16 ? FN(across_rounded)(x, step, fwht, quads, 2, c, sink, RQ_BF16)
-                                          : FN(across_rounded)(x, step, fwht, quads, 2, c, sink, RQ_F32);
+        size_t wide = widest;
+        while (c + wide * LANES > cols) wide /= 2;
+#define PLAIN(n) FN(across_width)(x + c, step, fwht, quads, n, false, NULL, NULL, RQ_F32, NULL)
+#define ROUNDED(n)                                                                                \
+    finite &= sink->to == RQ_BF16 ? FN(across_rounded)(x, step, fwht, quads, n, c, sink, RQ_BF16) \
+                                  : FN(across_rounded)(x, step, fwht, quads, n, c, sink, RQ_F32)
+        if (!sink)
+            BY_WIDTH(wide, PLAIN);
         else
-            finite &= sink->to == RQ_BF16 ? FN(across_rounded)(x, step, fwht, quads, 1, c, sink, RQ_BF16)
-                                          : FN(across_rounded)(x, step, fwht, quads, 1, c, sink, RQ_F32);
+            BY_WIDTH(wide, ROUNDED);
+#undef PLAIN
+#undef ROUNDED
         c += wide * LANES;
     }
     return finite;
@@ -424,7 +451,6 @@ static inline __attribute__((always_inline)) bool FN(last_as)(float *y, size_t y
                                                               const size_t legs) {
     const FN(rounding) rounding = FN(rounding_make)(scale);
     FN(seen) all = SEEN_NOTHING;
-    bool finite = true;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c += LANES) {
             REAL *p = x + r * cols + c;
@@ -440,9 +466,10 @@ static inline __attribute__((always_inline)) bool FN(last_as)(float *y, size_t y
             PASS(legs, GET, PUT);
 #undef PUT
 #undef GET
-            for (size_t k = 0; k < legs; k++) finite &= FN(round_to)(q + k * yd, p + k * d, scale, to, LANES);
+            for (size_t k = 0; k < legs; k++)
+                rq_fix_ties(q + k * yd, (const double *)(const void *)(p + k * d), scale, LANES);
         }
-    return finite && FN(saw_finite)(&all, to);
+    return FN(saw_finite)(&all, to);
 }
 
 static bool FN(last)(float *y, size_t y_stride, size_t yd, REAL *x, size_t d, size_t rows, size_t cols, double scale,
@@ -632,6 +659,7 @@ static void FN(dense_rows)(void *y_, const void *x_, size_t rows, const void *q_
 #undef PASS
 #undef RADIX_MAX
 #undef BY_LEGS
+#undef BY_WIDTH
 #undef SIGN1
 #undef SIGN2
 #undef SIGN4

@@ -96,7 +96,7 @@ static void load_f32(void *x_, const void *src, rq_dtype dtype, const void *gain
 /* ---- one rounding to the stored type ----
  *
  * f64 -> bf16 through f32 errs only where the f32 lies exactly half way between two bf16 values, i.e. where its low 16
- * bits are 0x8000 (subnormals included): one element in 65,536. Those vectors are done again by the scalar code. */
+ * bits are 0x8000 (subnormals included): one element in 65,536. Those are rounded again, directly. */
 
 static inline __attribute__((always_inline)) bool any32(u32x8 v) {
     typedef uint64_t u64x4 __attribute__((vector_size(32)));
@@ -131,7 +131,7 @@ static bool round_to_f64(float *y, const void *x_, double scale, rq_dtype dtype,
             const u32x8 top = (u32x8){0} + 0x7f800000u;
             bad |= (u32x8)((((u32x8)r0 & top) == top) | (((u32x8)r1 & top) == top) | (((u32x8)r2 & top) == top) |
                            (((u32x8)r3 & top) == top));
-            if (__builtin_expect(any32(tie), 0)) finite &= rq_fold_ref[0].round_to(y + i, x + i, scale, dtype, 32);
+            if (__builtin_expect(any32(tie), 0)) rq_fix_ties(y + i, x + i, scale, 32);
         }
     else if (dtype == RQ_F32)
         for (; i + 8 <= n; i += 8) {
@@ -230,7 +230,7 @@ static bool round_panel_f64(float *y, size_t y_stride, const void *x_, size_t x_
             if (dtype == RQ_BF16) v = bf16_round(v);
             *(f32x8u *)to = v;
             bad |= (u32x8)(((u32x8)v & top) == top);
-            if (__builtin_expect(any32(tie), 0)) finite &= rq_fold_ref[0].round_to(to, from, scale, dtype, 8);
+            if (__builtin_expect(any32(tie), 0)) rq_fix_ties(to, from, scale, 8);
         }
     if (any32(bad)) finite = false;
     if (whole < cols)
