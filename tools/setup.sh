@@ -42,12 +42,15 @@ need_build_tools() {
         deb:ca-certificates=ca-certificates
 }
 
-# need_venv REQUIREMENTS: .venv with these pinned packages; what it has already is not touched.
+# need_venv REQUIREMENTS [SUPERSET]: .venv with these pinned packages; nothing is done when it has them, or a superset.
 need_venv() {
-    local want mark
-    want=$(cat tools/requirements*.txt "$1" | sha256sum | cut -c1-16)
-    mark=.venv/.rotq-$want
-    [ -f "$mark" ] && [ -x .venv/bin/python ] && return 0
+    local pins mark file
+    pins=$(cat tools/requirements*.txt | sha256sum | cut -c1-16)
+    for file in "$@"; do
+        mark=.venv/.$(basename "$file" .txt)-$pins
+        [ ! -f "$mark" ] || [ ! -x .venv/bin/python ] || return 0
+    done
+    mark=.venv/.$(basename "$1" .txt)-$pins
     say "making .venv with the packages of $1"
     [ -x .venv/bin/python ] || python3 -m venv .venv || die "cannot make a virtual environment"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 5 -r "$1" ||
