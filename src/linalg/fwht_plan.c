@@ -29,11 +29,13 @@ rq_status rq_fwht_init(rq_fwht *fwht, size_t order, rq_error *err) {
     rq_fwht made = {.order = order, .K = K, .len = (size_t)1 << m, .scale = 1.0 / sqrt((double)order)};
     int8_t *h = malloc(K * K);
     made.hk = malloc(K * K);
-    made.quad = malloc(terms + 1);
-    made.term = malloc((terms + 1) * sizeof *made.term);
-    made.sign = malloc((terms + 1) * sizeof *made.sign);
-    made.sign_f32 = malloc((terms + 1) * sizeof *made.sign_f32);
-    if (!h || !made.hk || !made.quad || !made.term || !made.sign || !made.sign_f32) {
+    if (terms) { /* none for K == 1 */
+        made.quad = malloc(terms);
+        made.term = malloc(terms * sizeof *made.term);
+        made.sign = malloc(terms * sizeof *made.sign);
+        made.sign_f32 = malloc(terms * sizeof *made.sign_f32);
+    }
+    if (!h || !made.hk || (terms && (!made.quad || !made.term || !made.sign || !made.sign_f32))) {
         st = rq_fail(err, RQ_ERR_NOMEM, "no memory for the Hadamard matrix of order %zu", K);
         goto done;
     }

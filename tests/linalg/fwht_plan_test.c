@@ -43,7 +43,10 @@ static void quad_codes_spell_the_signs_of_four_inputs(void **state) {
         if (f.K == 1) assert_null(f.quad);
         for (size_t i = 0; f.K > 1 && i < f.K; i++)
             for (size_t q = 0; q < f.K / 4; q++) {
-                const uint8_t code = f.quad[i * (f.K / 4) + q];
+                const size_t t = i * (f.K / 4) + q;
+                const uint8_t code = f.quad[t];
+                assert_int_equal(f.term[t], q * 8 + (code & 7));
+                assert_true(f.sign[t] == (code & 8 ? -1.0 : 1.0) && f.sign_f32[t] == (code & 8 ? -1.0f : 1.0f));
                 const int first = code & 8 ? -1 : 1;
                 assert_true(code < 16);
                 assert_int_equal(f.hk[i * f.K + 4 * q], first);
