@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,11 +28,27 @@ static const char more_help[] =
 
 enum { OPT_PRECISION = RQ_OPT_COMMAND, OPT_NONFINITE, OPT_FORCE, OPT_SYNC, OPT_DRY_RUN, OPT_QUIET };
 
-static volatile int interrupted;
+static atomic_int interrupted;
 
 static void on_signal(int signal_number) {
     (void)signal_number;
     interrupted = 1;
+}
+
+static bool should_stop(void *context) {
+    (void)context;
+    return interrupted != 0;
+}
+
+/* The first signal asks the run to stop and clean up; a second one ends the program at once. A signal that the parent
+ * had ignored (nohup) stays ignored. */
+static void stop_on(int signal_number) {
+    struct sigaction action;
+    if (sigaction(signal_number, NULL, &action) != 0 || action.sa_handler == SIG_IGN) return;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    action.sa_flags = (int)SA_RESETHAND;
+    sigaction(signal_number, &action, NULL);
 }
 
 static void on_progress(void *context, const rq_progress *p) {
@@ -59,14 +76,11 @@ static int print_result_json(const char *dst, const rq_convert_result *r, const 
 }
 
 static int run(const char *src, const char *dst, rq_convert_options *options, bool json, bool quiet) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_signal;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    stop_on(SIGINT);
+    stop_on(SIGTERM);
+    stop_on(SIGHUP);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit becomes a write error */
-    options->interrupted = &interrupted;
+    options->should_stop = should_stop;
     const bool progress = !quiet && isatty(STDERR_FILENO);
     if (progress) options->progress = on_progress;
 

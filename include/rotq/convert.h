@@ -12,6 +12,10 @@
 extern "C" {
 #endif
 
+/* The converter's own memory stays below this for every model whose largest residual writer has rows of at most 2^20
+ * elements; the number of threads gives way. */
+#define RQ_CONVERT_MEMORY ((uint64_t)1 << 30)
+
 typedef enum rq_fold_precision { RQ_FOLD_F64, RQ_FOLD_F32 } rq_fold_precision;
 
 typedef struct rq_progress {
@@ -32,7 +36,9 @@ typedef struct rq_convert_options {
     /* Called from one thread at a time, at most ten times a second; may be NULL. */
     void (*progress)(void *context, const rq_progress *progress);
     void *progress_context;
-    const volatile int *interrupted; /* set non-zero (by a signal handler) to stop; may be NULL */
+    /* Asked now and then, from any thread: true stops the run, which leaves nothing behind. May be NULL. */
+    bool (*should_stop)(void *context);
+    void *stop_context;
 } rq_convert_options;
 
 RQ_EXPORT void rq_convert_options_init(rq_convert_options *options);
@@ -50,7 +56,7 @@ typedef struct rq_convert_result {
 RQ_EXPORT RQ_CHECK rq_status rq_convert(const char *src, const char *dst, const rq_convert_options *options,
                                         rq_convert_result *result, rq_notes *notes, rq_error *err);
 
-/* Upper estimate of the converter's own memory for a plan, from shapes and thread count alone. */
+/* Upper estimate of the converter's own memory for a plan, from shapes and thread count (0: default) alone. */
 RQ_EXPORT uint64_t rq_convert_memory(const rq_plan *plan, unsigned threads);
 
 #ifdef __cplusplus

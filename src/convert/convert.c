@@ -34,21 +34,36 @@ static uint64_t peak_memory(void) {
 #endif
 }
 
+enum { program_bytes = 24 << 20 }; /* code, libraries, stacks, headers and the plan itself */
+
+/* Memory that does not depend on the number of threads. */
+static uint64_t shared_memory(const rq_plan *plan, const rq_units *units) {
+    uint64_t total = program_bytes + RQ_SLOTS * (uint64_t)(units->slot_in_bytes + units->slot_out_bytes) +
+                     (uint64_t)units->n_units * sizeof *units->units + (uint64_t)units->n_tasks * sizeof *units->tasks;
+    for (size_t i = 0; i < units->n_tasks; i++)
+        if (rq_has_op(units->tasks[i].tensor, RQ_OP_GAIN_IN) || rq_has_op(units->tasks[i].tensor, RQ_OP_R2_IN))
+            total += units->tasks[i].cols * sizeof(double);
+    if (plan->folded && (plan->options.rotation.r1 == RQ_SPEC_RANDOM || plan->options.rotation.r1 == RQ_SPEC_FILE))
+        total += 2 * plan->config.hidden_size * plan->config.hidden_size * sizeof(double);
+    return total;
+}
+
+/* As many threads as asked for (0: as there are CPUs) whose scratch fits RQ_CONVERT_MEMORY; at least one. */
+static unsigned affordable_threads(const rq_plan *plan, const rq_units *units, unsigned threads) {
+    const uint64_t shared = shared_memory(plan, units), scratch = units->scratch_bytes ? units->scratch_bytes : 1;
+    const uint64_t fit = shared < RQ_CONVERT_MEMORY ? (RQ_CONVERT_MEMORY - shared) / scratch : 0;
+    if (!threads) threads = rq_cpu_count();
+    return fit < 1 ? 1 : (unsigned)rq_min_u64(threads, fit);
+}
+
 uint64_t rq_convert_memory(const rq_plan *plan, unsigned threads) {
-    enum { program_bytes = 24 << 20 }; /* code, libraries, stacks, headers and the plan itself */
     rq_layout layout;
     if (rq_layout_make(plan, 0, &layout, NULL) != RQ_OK) return 0;
     rq_units units;
     uint64_t total = 0;
     if (rq_units_make(plan, &layout, sizeof(double), RQ_SLOT_BYTES, &units, NULL) == RQ_OK) {
-        total = program_bytes + RQ_SLOTS * (uint64_t)(units.slot_in_bytes + units.slot_out_bytes) +
-                (uint64_t)(threads ? threads : rq_cpu_count()) * units.scratch_bytes +
-                (uint64_t)units.n_units * sizeof *units.units + (uint64_t)units.n_tasks * sizeof *units.tasks;
-        for (size_t i = 0; i < units.n_tasks; i++)
-            if (rq_has_op(units.tasks[i].tensor, RQ_OP_GAIN_IN) || rq_has_op(units.tasks[i].tensor, RQ_OP_R2_IN))
-                total += units.tasks[i].cols * sizeof(double);
-        if (plan->folded && plan->options.rotation.r1 == RQ_SPEC_RANDOM)
-            total += 2 * plan->config.hidden_size * plan->config.hidden_size * sizeof(double);
+        total = shared_memory(plan, &units) +
+                (uint64_t)affordable_threads(plan, &units, threads) * (uint64_t)units.scratch_bytes;
         rq_units_deinit(&units);
     }
     rq_layout_deinit(&layout);
@@ -79,7 +94,7 @@ static rq_status make_rotations(run *r, rq_error *err) {
                                 (size_t)r->plan.config.num_hidden_layers, &r->rotations, err);
 }
 
-static rq_status convert(run *r, const char *src, const char *dst, const rq_convert_options *options, unsigned threads,
+static rq_status convert(run *r, const char *src, const char *dst, const rq_convert_options *options, unsigned *threads,
                          rq_notes *notes, rq_error *err) {
     const size_t real_bytes = options->fold_precision == RQ_FOLD_F32 ? sizeof(float) : sizeof(double);
     const size_t slot_bytes = options->slot_bytes ? options->slot_bytes : RQ_SLOT_BYTES;
@@ -99,7 +114,8 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
 
     const rq_engine_input input = {&r->plan,      &r->source, r->plan.folded ? &r->rotations : NULL, options, &r->units,
                                    r->output.fds, &r->layout};
-    st = rq_engine_run(&input, threads, notes, err);
+    *threads = affordable_threads(&r->plan, &r->units, options->threads);
+    st = rq_engine_run(&input, *threads, notes, err);
     if (st != RQ_OK) return st;
 
     char *index = NULL;
@@ -110,9 +126,9 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
     if (st == RQ_OK)
         st = rq_package_files(&r->plan, &r->source, options, r->plan.folded ? &r->rotations : NULL, fingerprint,
                               r->output.temporary, err);
-    if (st == RQ_OK && options->interrupted && *options->interrupted)
+    if (st == RQ_OK && options->should_stop && options->should_stop(options->stop_context))
         st = rq_fail(err, RQ_ERR_INTERRUPTED, "interrupted");
-    if (st == RQ_OK) st = rq_output_commit(&r->output, &r->layout, options->sync, err);
+    if (st == RQ_OK) st = rq_output_commit(&r->output, &r->layout, options->sync, notes, err);
     return st;
 }
 
@@ -125,9 +141,9 @@ static uint64_t checkpoint_bytes(const rq_checkpoint *ckpt) {
 rq_status rq_convert(const char *src, const char *dst, const rq_convert_options *options, rq_convert_result *result,
                      rq_notes *notes, rq_error *err) {
     const double started = rq_now(), cpu_started = rq_cpu_seconds();
-    const unsigned threads = options->threads ? options->threads : rq_cpu_count();
+    unsigned threads = 0;
     run r = {0};
-    const rq_status st = convert(&r, src, dst, options, threads, notes, err);
+    const rq_status st = convert(&r, src, dst, options, &threads, notes, err);
     if (st == RQ_OK && result)
         *result = (rq_convert_result){.source_bytes = checkpoint_bytes(r.ckpt),
                                       .output_bytes = r.layout.tensor_bytes,

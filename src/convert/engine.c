@@ -21,8 +21,8 @@ typedef struct engine {
     const rq_fold_kernels *fold;
     rq_units *units;
     slot slots[RQ_SLOTS];
-    atomic_size_t next; /* cursor of the work list */
-    atomic_bool stop;   /* a unit failed or the user interrupted */
+    atomic_size_t next;  /* cursor of the work list */
+    atomic_size_t limit; /* units from here on are not run: the first that failed, or 0 when the user interrupted */
     atomic_uint_least64_t bytes_done;
     atomic_uint_least64_t zeroed_groups;
     atomic_uint_least64_t nonfinite_tasks;
@@ -58,13 +58,15 @@ static void carve(scratch *s, const rq_task *task, size_t real_bytes) {
     s->biases = p;
 }
 
-static void fail(engine *e, rq_status status, const rq_error *error) {
+/* Unit i failed. Units before it still run, so that the error of the first one that fails is reported, whatever the
+ * number of threads. */
+static void fail(engine *e, size_t i, rq_status status, const rq_error *error) {
     pthread_mutex_lock(&e->lock);
-    if (e->status == RQ_OK) {
+    if (i < atomic_load(&e->limit)) {
+        atomic_store(&e->limit, i);
         e->status = status;
         e->error = *error;
     }
-    atomic_store(&e->stop, true);
     pthread_cond_broadcast(&e->stage_done);
     pthread_mutex_unlock(&e->lock);
 }
@@ -175,7 +177,7 @@ static rq_status nonfinite_error(const engine *e, const rq_plan_tensor *t, rq_er
     return st;
 }
 
-/* A unit met a non-finite value. The error names the first bad tensor of the plan, whichever thread saw one first. */
+/* A unit met a non-finite value. */
 static rq_status saw_nonfinite(engine *e, const rq_task *k, rq_error *err) {
     if (e->input->options->allow_nonfinite) {
         atomic_fetch_add(&e->nonfinite_tasks, 1);
@@ -363,6 +365,32 @@ static void fill_strips(char *slot_in, uint64_t slot_rows, uint64_t row, size_t 
     }
 }
 
+/* A piece of a vector that is only copied or cast; such vectors may be large. */
+static rq_status run_chunk(engine *e, const rq_unit *u, scratch *s, rq_error *err) {
+    const rq_task *k = &e->units->tasks[u->task];
+    const rq_plan_tensor *t = k->tensor;
+    const size_t n = (size_t)(u->end - u->begin), item = rq_dtype_bytes(t->dtype);
+    carve(s, k, e->fold->real_bytes);
+    rq_status st = rq_source_read(e->input->source, t->source, 0, 1, u->begin, n, s->raw,
+                                  n * rq_dtype_bytes(t->source->dtype), err);
+    if (st != RQ_OK) return st;
+    bool finite = true;
+    const void *stored = s->raw;
+    if (!k->raw) {
+        finite = e->fold->fold_row(s->values, s->work, s->raw, t->source->dtype, NULL, NULL, n, 1.0, t->dtype);
+        e->kernels->store(s->codes, s->values, t->dtype, n);
+        stored = s->codes;
+    } else if (rq_dtype_is_float(t->dtype)) {
+        finite = e->kernels->find_nonfinite(s->raw, t->dtype, n) == n;
+    }
+    if (!finite) st = saw_nonfinite(e, k, err);
+    if (st != RQ_OK) return st;
+    pthread_mutex_lock(&e->write_lock);
+    st = write_at(e, &k->place->weight, u->begin * item, stored, n * item, err);
+    pthread_mutex_unlock(&e->write_lock);
+    return st;
+}
+
 static rq_status run_load(engine *e, const rq_unit *u, scratch *s, rq_error *err) {
     const rq_task *k = &e->units->tasks[u->task];
     const size_t rows = (size_t)(u->end - u->begin), width = (size_t)k->width, real = e->fold->real_bytes;
@@ -392,7 +420,7 @@ static bool fold_columns(engine *e, const rq_task *k, scratch *s, size_t c, size
     const char *in = e->slots[k->slot].in + (c / RQ_STRIP * RQ_STRIP * rows + c % RQ_STRIP) * item;
     const rq_dtype dtype = value_dtype(e, k);
     bool finite = true;
-    if (k->out->fwht) {
+    if (k->out && k->out->fwht) {
         const size_t order = k->out->fwht->order;
         for (size_t b = 0; b + order <= rows; b += order)
             finite &= e->fold->fold_cols(y + b * y_stride, y_stride, s->work, in + b * RQ_STRIP * item, RQ_STRIP * item,
@@ -401,7 +429,7 @@ static bool fold_columns(engine *e, const rq_task *k, scratch *s, size_t c, size
         return finite;
     }
     e->fold->load_panel(s->work, cols, in, RQ_STRIP * item, k->slot_dtype, NULL, rows, cols);
-    output_side(e, k, s->work, rows, cols, s->work2);
+    if (k->out) output_side(e, k, s->work, rows, cols, s->work2);
     return e->fold->round_panel(y, y_stride, s->work, cols, k->scale, dtype, rows, cols);
 }
 
@@ -451,13 +479,14 @@ static rq_status run_store(engine *e, const rq_unit *u, rq_error *err) {
 
 /* ---- threads ---- */
 
-/* False when the run stopped meanwhile. */
-static bool wait_for_stage(engine *e, uint32_t stage) {
-    if (stage == RQ_NO_STAGE) return true;
-    pthread_mutex_lock(&e->lock);
-    while (e->left[stage] && !atomic_load(&e->stop)) pthread_cond_wait(&e->stage_done, &e->lock);
-    pthread_mutex_unlock(&e->lock);
-    return !atomic_load(&e->stop);
+/* Until everything that unit i needs is there. False when i is not to run any more: a unit before it failed. */
+static bool wait_for_stage(engine *e, uint32_t stage, size_t i) {
+    if (stage != RQ_NO_STAGE) {
+        pthread_mutex_lock(&e->lock);
+        while (e->left[stage] && i < atomic_load(&e->limit)) pthread_cond_wait(&e->stage_done, &e->lock);
+        pthread_mutex_unlock(&e->lock);
+    }
+    return i < atomic_load(&e->limit);
 }
 
 static void finish_stage(engine *e, uint32_t stage) {
@@ -482,49 +511,54 @@ static void prefetch(const engine *e, size_t i) {
     if (i >= e->units->n_units) return;
     const rq_unit *u = &e->units->units[i];
     const rq_task *k = &e->units->tasks[u->task];
-    if ((u->kind == RQ_UNIT_ROWS && !k->ones) || u->kind == RQ_UNIT_LOAD)
+    if ((u->kind == RQ_UNIT_ROWS && !k->ones && !k->chunked) || u->kind == RQ_UNIT_LOAD)
         rq_source_prefetch(e->input->source, k->tensor->source, u->begin, u->end - u->begin);
+}
+
+static rq_status run_unit(engine *e, const rq_unit *u, scratch *s, rq_error *err) {
+    if (e->units->tasks[u->task].chunked) return run_chunk(e, u, s, err);
+    switch (u->kind) {
+    case RQ_UNIT_ROWS:
+        return run_rows(e, u, s, err);
+    case RQ_UNIT_LOAD:
+        return run_load(e, u, s, err);
+    case RQ_UNIT_PANEL:
+        return run_panel(e, u, s, err);
+    default:
+        return run_store(e, u, err);
+    }
 }
 
 static void worker(void *context, unsigned thread) {
     engine *e = context;
     enum { ahead = 16 }; /* units of about 256 KiB */
+    const rq_convert_options *o = e->input->options;
     rq_error error = {0};
     scratch s = {.memory = rq_aligned_alloc(e->units->scratch_bytes)};
     if (!s.memory) {
-        fail(e, rq_fail(&error, RQ_ERR_NOMEM, "no memory for %zu bytes of scratch", e->units->scratch_bytes), &error);
+        fail(e, 0, rq_fail(&error, RQ_ERR_NOMEM, "no memory for %zu bytes of scratch", e->units->scratch_bytes),
+             &error);
         return;
     }
-    while (!atomic_load(&e->stop)) {
+    for (;;) {
         const size_t i = atomic_fetch_add(&e->next, 1);
-        if (i >= e->units->n_units) break;
+        if (i >= e->units->n_units || i >= atomic_load(&e->limit)) break;
         prefetch(e, i + ahead);
         const rq_unit *u = &e->units->units[i];
-        if (!wait_for_stage(e, u->wait)) break;
-        rq_status st = RQ_OK;
-        switch (u->kind) {
-        case RQ_UNIT_ROWS:
-            st = run_rows(e, u, &s, &error);
-            break;
-        case RQ_UNIT_LOAD:
-            st = run_load(e, u, &s, &error);
-            break;
-        case RQ_UNIT_PANEL:
-            st = run_panel(e, u, &s, &error);
-            break;
-        case RQ_UNIT_STORE:
-            st = run_store(e, u, &error);
+        if (!wait_for_stage(e, u->wait, i)) break;
+        if (o->should_stop && o->should_stop(o->stop_context)) {
+            fail(e, 0, rq_fail(&error, RQ_ERR_INTERRUPTED, "interrupted"), &error);
             break;
         }
-        const volatile int *interrupted = e->input->options->interrupted;
-        if (st == RQ_OK && interrupted && *interrupted) st = rq_fail(&error, RQ_ERR_INTERRUPTED, "interrupted");
+        const rq_status st = run_unit(e, u, &s, &error);
         if (st != RQ_OK) {
-            fail(e, st, &error);
+            fail(e, i, st, &error);
             break;
         }
         if (u->kind == RQ_UNIT_ROWS || u->kind == RQ_UNIT_LOAD) {
             const rq_task *k = &e->units->tasks[u->task];
-            atomic_fetch_add(&e->bytes_done, (u->end - u->begin) * k->width * rq_dtype_bytes(k->tensor->source->dtype));
+            const uint64_t elements = (u->end - u->begin) * (k->chunked ? 1 : k->width);
+            atomic_fetch_add(&e->bytes_done, elements * rq_dtype_bytes(k->tensor->source->dtype));
         }
         finish_stage(e, u->stage);
         if (thread == 0) report_progress(e, u);
@@ -532,24 +566,8 @@ static void worker(void *context, unsigned thread) {
     rq_aligned_free(s.memory);
 }
 
-/* The error should not depend on which thread met a bad tensor first: look again in the order of the work list. */
-static rq_status first_nonfinite(engine *e, rq_error *err) {
-    for (size_t i = 0; i < e->units->n_tasks; i++) {
-        const rq_task *k = &e->units->tasks[i];
-        if (k->ones || !rq_dtype_is_float(k->tensor->source->dtype)) continue;
-        rq_error found;
-        const rq_status st = nonfinite_error(e, k->tensor, &found);
-        if (st == RQ_ERR_NONFINITE && strstr(found.message, "element [")) {
-            if (err) *err = found;
-            return st;
-        }
-    }
-    if (err) *err = e->error;
-    return e->status;
-}
-
 rq_status rq_engine_run(const rq_engine_input *input, unsigned threads, rq_notes *notes, rq_error *err) {
-    engine e = {.input = input, .kernels = rq_kernels_get(), .units = input->units};
+    engine e = {.input = input, .kernels = rq_kernels_get(), .units = input->units, .limit = SIZE_MAX};
     e.fold = &e.kernels->fold[input->options->fold_precision == RQ_FOLD_F32];
     rq_status st = RQ_OK;
     rq_prepared prepared;
@@ -573,10 +591,7 @@ rq_status rq_engine_run(const rq_engine_input *input, unsigned threads, rq_notes
     e.started = rq_now();
     rq_run_threads(threads, worker, &e);
     st = e.status;
-    if (st == RQ_ERR_NONFINITE)
-        st = first_nonfinite(&e, err);
-    else if (st != RQ_OK && err)
-        *err = e.error;
+    if (st != RQ_OK && err) *err = e.error;
     if (st == RQ_OK && e.zeroed_groups)
         rq_note_add(notes, RQ_NOTE_WARNING, "zeroed-groups",
                     "%llu groups of 16 weights are too small for nvfp4's scale and became zeros",

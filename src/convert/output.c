@@ -1,16 +1,20 @@
+#define _GNU_SOURCE /* renameat2 */
 #include "convert/output.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #define TEMPORARY ".rotq-tmp-"
+#define LOCK_NAME ".lock"
 
 static char *parent_of(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -24,17 +28,30 @@ static const char *base_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* Directories ".NAME.rotq-tmp-PID" whose process is gone were left by a killed run. */
+/* Whether the process that fills this directory is gone. A directory without a lock file is between two system calls of
+ * a living run, or was left there: an hour decides. */
+static bool is_abandoned(const char *directory) {
+    char *path = rq_path_join(directory, LOCK_NAME);
+    if (!path) return false;
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    bool abandoned = false;
+    struct stat s;
+    if (fd >= 0)
+        abandoned = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    else if (errno == ENOENT && stat(directory, &s) == 0)
+        abandoned = s.st_mtime + 3600 < time(NULL);
+    if (fd >= 0) close(fd);
+    free(path);
+    return abandoned;
+}
+
 static void remove_leftovers(const char *parent, const char *base) {
     char *prefix = rq_format(".%s" TEMPORARY, base);
     DIR *d = prefix ? opendir(parent) : NULL;
     for (struct dirent *entry; d && (entry = readdir(d));) {
         if (!rq_has_prefix(entry->d_name, prefix)) continue;
-        char *end = NULL;
-        const long pid = strtol(entry->d_name + strlen(prefix), &end, 10);
-        if (*end || pid <= 0 || pid > INT32_MAX || kill((pid_t)pid, 0) == 0 || errno != ESRCH) continue;
         char *path = rq_path_join(parent, entry->d_name);
-        if (path) (void)!rq_remove_tree(path, NULL);
+        if (path && is_abandoned(path)) (void)!rq_remove_tree(path, NULL);
         free(path);
     }
     if (d) closedir(d);
@@ -50,31 +67,94 @@ static bool is_empty_directory(const char *path) {
     return entries == 2; /* . and .. */
 }
 
+/* A model directory as this program or a stock converter writes it: config.json, weights, and no directory of other
+ * things. */
+static bool is_model_directory(const char *path) {
+    bool config = false, weights = false, foreign = false;
+    DIR *d = opendir(path);
+    if (!d) return false;
+    for (struct dirent *entry; (entry = readdir(d));) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+        config |= strcmp(name, "config.json") == 0;
+        weights |= rq_has_prefix(name, "model") && rq_has_suffix(name, ".safetensors");
+        char *child = rq_path_join(path, name);
+        foreign |= !child || (rq_is_directory(child) && strcmp(name, "optiq") != 0 &&
+                              strcmp(name, "additional_chat_templates") != 0);
+        free(child);
+    }
+    closedir(d);
+    return config && weights && !foreign;
+}
+
+static bool is_inside(const char *path, const char *directory) {
+    return rq_has_prefix(path, directory) && (path[strlen(directory)] == '/' || path[strlen(directory)] == '\0');
+}
+
+/* Whether `source`, or a file that an entry of it links to, lies in `real` (a resolved path). */
+static bool source_lies_in(const char *source, const char *real) {
+    char *resolved = realpath(source, NULL);
+    bool inside = !resolved || is_inside(resolved, real);
+    free(resolved);
+    DIR *d = inside ? NULL : opendir(source);
+    for (struct dirent *entry; d && !inside && (entry = readdir(d));) {
+        if (strcmp(entry->d_name, "..") == 0) continue;
+        char *child = rq_path_join(source, entry->d_name);
+        resolved = child ? realpath(child, NULL) : NULL;
+        inside = resolved && is_inside(resolved, real);
+        free(resolved);
+        free(child);
+    }
+    if (d) closedir(d);
+    return inside;
+}
+
 /* `path` exists: may it be replaced? */
 static rq_status check_existing(const char *path, const char *source, bool force, rq_error *err) {
     if (!force)
         return rq_fail(err, RQ_ERR_EXISTS, "%s exists; give another output path, or --force to replace it", path);
-    char *real = realpath(path, NULL), *real_source = realpath(source, NULL);
+    char *real = realpath(path, NULL);
     rq_status st = RQ_OK;
-    if (!real || !real_source)
-        st = rq_fail(err, RQ_ERR_IO, "%s: cannot resolve the path: %s", real ? source : path, strerror(errno));
-    else if (strcmp(real, real_source) == 0 || (rq_has_prefix(real_source, real) && real_source[strlen(real)] == '/'))
-        st =
-            rq_fail(err, RQ_ERR_EXISTS, "%s is the source or contains it; it is not replaced, even with --force", path);
-    char *config = st == RQ_OK ? rq_path_join(path, "config.json") : NULL;
-    if (st == RQ_OK && (!rq_is_directory(path) || !(config && rq_path_exists(config))) && !is_empty_directory(path))
-        st = rq_fail(err, RQ_ERR_EXISTS,
-                     "%s does not look like a model directory (no config.json); it is not replaced, even with --force",
-                     path);
-    free(config);
+    if (!real)
+        st = rq_fail(err, RQ_ERR_IO, "%s: cannot resolve the path: %s", path, strerror(errno));
+    else if (source_lies_in(source, real))
+        st = rq_fail(
+            err, RQ_ERR_EXISTS,
+            "%s is the source, contains it, or holds files that it links to; it is not replaced, even with --force",
+            path);
+    else if (!rq_is_directory(path) || (!is_model_directory(path) && !is_empty_directory(path)))
+        st = rq_fail(
+            err, RQ_ERR_EXISTS,
+            "%s does not look like a model directory (config.json, model*.safetensors, no foreign directories); it is "
+            "not replaced, even with --force",
+            path);
     free(real);
-    free(real_source);
     return st;
+}
+
+/* Makes the directory and takes its lock. */
+static rq_status make_temporary(rq_output *output, const char *parent, const char *base, rq_error *err) {
+    char *name = rq_format("%s/.%s" TEMPORARY "XXXXXX", parent, base);
+    if (!name) return rq_fail(err, RQ_ERR_NOMEM, "no memory for a path in %s", parent);
+    if (!mkdtemp(name)) {
+        const rq_status st = rq_fail(err, RQ_ERR_IO, "%s: cannot create: %s", name, strerror(errno));
+        free(name);
+        return st;
+    }
+    output->temporary = name;
+    char *lock = rq_path_join(name, LOCK_NAME);
+    output->lock = lock ? open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+    free(lock);
+    const mode_t mask = umask(0); /* mkdtemp makes it private; the result should be as mkdir's */
+    umask(mask);
+    if (output->lock < 0 || flock(output->lock, LOCK_EX | LOCK_NB) != 0 || chmod(name, 0777 & ~mask) != 0)
+        return rq_fail(err, RQ_ERR_IO, "%s: cannot prepare: %s", name, strerror(errno));
+    return RQ_OK;
 }
 
 rq_status rq_output_begin(const char *path, const char *source, bool force, uint64_t bytes, rq_output *output,
                           rq_error *err) {
-    *output = (rq_output){0};
+    *output = (rq_output){.lock = -1};
     rq_status st = RQ_OK;
     char *parent = NULL;
     size_t n = strlen(path);
@@ -105,14 +185,7 @@ rq_status rq_output_begin(const char *path, const char *source, bool force, uint
         goto done;
     }
     remove_leftovers(parent, base);
-    char *temporary = rq_format("%s/.%s" TEMPORARY "%ld", parent, base, (long)getpid());
-    if (!temporary) goto nomem;
-    if (mkdir(temporary, 0777) != 0) {
-        st = rq_fail(err, RQ_ERR_IO, "%s: cannot create: %s", temporary, strerror(errno));
-        free(temporary);
-        goto done;
-    }
-    output->temporary = temporary;
+    st = make_temporary(output, parent, base, err);
     goto done;
 nomem:
     st = rq_fail(err, RQ_ERR_NOMEM, "no memory for the path of %s", path);
@@ -167,7 +240,7 @@ static rq_status sync_directory(const char *path, rq_error *err) {
     return st == RQ_OK ? sync_path(path, err) : st;
 }
 
-/* Every shard has the size its header promises: the last guard against a hole nobody wrote. */
+/* Every shard has the size its header promises: a guard against a missing tail. */
 static rq_status close_shards(rq_output *output, const rq_layout *layout, rq_error *err) {
     for (size_t s = 0; s < output->n_shards; s++) {
         struct stat info;
@@ -187,43 +260,80 @@ static rq_status close_shards(rq_output *output, const rq_layout *layout, rq_err
     return RQ_OK;
 }
 
-rq_status rq_output_commit(rq_output *output, const rq_layout *layout, bool sync, rq_error *err) {
-    rq_status st = close_shards(output, layout, err);
-    if (st == RQ_OK && sync) st = sync_directory(output->temporary, err);
-    if (st != RQ_OK) return st;
-    char *old = output->replace ? rq_format("%s-old", output->temporary) : NULL;
-    if (output->replace && (!old || rename(output->final_path, old) != 0)) {
+/* Puts the new directory where the old one is and the old one in its place, in one step. False where that is not to be
+ * had. */
+static bool exchange(const char *a, const char *b) {
+#if defined(__linux__) && defined(RENAME_EXCHANGE)
+    return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
+#elif defined(__APPLE__)
+    return renamex_np(a, b, RENAME_SWAP) == 0;
+#else
+    (void)a, (void)b;
+    return false;
+#endif
+}
+
+/* Two steps, with the way back. On success `temporary` holds the old directory. */
+static rq_status replace_in_two_steps(const rq_output *output, rq_error *err) {
+    char *old = rq_format("%s-old", output->temporary);
+    rq_status st = RQ_OK;
+    if (!old || rename(output->final_path, old) != 0)
         st = rq_fail(err, RQ_ERR_IO, "%s: cannot move the old directory away: %s", output->final_path, strerror(errno));
-        free(old);
-        return st;
-    }
-    /* Without replace the target must still be absent: rename would silently take over an empty directory. */
-    if ((!output->replace && rq_path_exists(output->final_path)) ||
-        rename(output->temporary, output->final_path) != 0) {
+    else if (rename(output->temporary, output->final_path) != 0) {
         st = rq_fail(err, RQ_ERR_IO, "%s: cannot move the finished directory there: %s", output->final_path,
-                     strerror(errno ? errno : EEXIST));
-        if (old) (void)!rename(old, output->final_path);
-        free(old);
-        return st;
-    }
+                     strerror(errno));
+        (void)!rename(old, output->final_path);
+    } else if (rename(old, output->temporary) != 0)
+        st = rq_fail(err, RQ_ERR_IO, "%s: the new directory is in place, the old one remains here: %s", old,
+                     strerror(errno));
+    free(old);
+    return st;
+}
+
+static rq_status put_in_place(rq_output *output, rq_error *err) {
+    if (output->replace)
+        return exchange(output->temporary, output->final_path) ? RQ_OK : replace_in_two_steps(output, err);
+    /* The target must still be absent: rename would silently take over an empty directory. */
+    if (rq_path_exists(output->final_path))
+        return rq_fail(err, RQ_ERR_EXISTS, "%s appeared while the conversion ran", output->final_path);
+    if (rename(output->temporary, output->final_path) != 0)
+        return rq_fail(err, errno == ENOTEMPTY || errno == EEXIST ? RQ_ERR_EXISTS : RQ_ERR_IO,
+                       "%s: cannot move the finished directory there: %s", output->final_path, strerror(errno));
     free(output->temporary);
     output->temporary = NULL;
-    if (old) (void)!rq_remove_tree(old, NULL);
-    free(old);
+    return RQ_OK;
+}
+
+rq_status rq_output_commit(rq_output *output, const rq_layout *layout, bool sync, rq_notes *notes, rq_error *err) {
+    rq_status st = close_shards(output, layout, err);
+    char *lock = rq_path_join(output->temporary, LOCK_NAME);
+    if (st == RQ_OK && (!lock || unlink(lock) != 0))
+        st = rq_fail(err, RQ_ERR_IO, "%s: cannot remove the lock: %s", output->temporary, strerror(errno));
+    free(lock);
+    if (st == RQ_OK && sync) st = sync_directory(output->temporary, err);
+    if (st == RQ_OK) st = put_in_place(output, err);
+    if (st != RQ_OK) return st;
+    rq_error late = {0};
     if (sync) {
         char *parent = parent_of(output->final_path);
-        if (parent) st = sync_path(parent, err);
+        if (parent && sync_path(parent, &late) != RQ_OK)
+            rq_note_add(notes, RQ_NOTE_WARNING, "sync", "%s", late.message);
         free(parent);
     }
-    return st;
+    if (output->temporary && rq_remove_tree(output->temporary, &late) != RQ_OK)
+        rq_note_add(notes, RQ_NOTE_WARNING, "old-output", "the replaced directory remains in part: %s", late.message);
+    free(output->temporary);
+    output->temporary = NULL;
+    return RQ_OK;
 }
 
 void rq_output_deinit(rq_output *output) {
     for (size_t s = 0; output->fds && s < output->n_shards; s++)
         if (output->fds[s] >= 0) close(output->fds[s]);
     if (output->temporary) (void)!rq_remove_tree(output->temporary, NULL);
+    if (output->final_path && output->lock >= 0) close(output->lock); /* a zeroed output holds none */
     free(output->temporary);
     free(output->final_path);
     free(output->fds);
-    *output = (rq_output){0};
+    *output = (rq_output){.lock = -1};
 }

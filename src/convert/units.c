@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { row_block_bytes = 256 << 10, store_block_bytes = 1 << 20 };
+enum { row_block_bytes = 256 << 10, store_block_bytes = 1 << 20, chunk_elements = 1 << 16 };
 
 const rq_op *rq_find_op(const rq_plan_tensor *tensor, rq_op_kind kind) {
     for (unsigned i = 0; i < tensor->n_ops; i++)
@@ -46,6 +46,10 @@ static rq_task make_task(const rq_plan *plan, const rq_layout *layout, size_t i,
     const bool out = rq_has_op(t, RQ_OP_R1_OUT) || rq_has_op(t, RQ_OP_R2_OUT);
     k.raw = !k.ones && !in && !out && !t->quantize && t->source->dtype == t->dtype &&
             (t->source->encoding == RQ_ENC_PLAIN || t->source->encoding == RQ_ENC_OPAQUE);
+    k.chunked = t->rank <= 1 && !k.ones && !in && !out && !t->quantize;
+    if (k.chunked) k.width = rq_min_u64(k.cols, chunk_elements);
+    const rq_rotation_spec *spec = &plan->options.rotation;
+    k.dense = spec->r1 == RQ_SPEC_RANDOM || spec->r1 == RQ_SPEC_FILE || spec->r2 == RQ_R2_RANDOM;
     k.columns = t->rank > 1 && rq_has_op(t, RQ_OP_R1_OUT);
     k.slot_dtype = in ? (real_bytes == 8 ? RQ_F64 : RQ_F32) : t->source->dtype;
     const uint64_t align = !k.columns && t->rank > 1 && rq_has_op(t, RQ_OP_R2_OUT) ? head_dim_of(plan) : 1;
@@ -171,10 +175,14 @@ rq_status rq_units_make(const rq_plan *plan, const rq_layout *layout, size_t rea
 
     for (size_t i = 0; i < plan->count && !b.failed; i++) {
         rq_task task = make_task(plan, layout, (size_t)(order[i] - plan->tensors), real_bytes);
+        if (task.rows * task.cols == 0) continue; /* nothing is stored */
         if (!task.ones) units->source_bytes += task.rows * task.cols * rq_dtype_bytes(task.tensor->source->dtype);
         if (!task.columns) {
             const uint32_t t = add_task(&b, &task);
-            add_units(&b, RQ_UNIT_ROWS, t, task.rows, task.block_rows, RQ_NO_STAGE, RQ_NO_STAGE);
+            if (task.chunked)
+                add_units(&b, RQ_UNIT_ROWS, t, task.cols, chunk_elements, RQ_NO_STAGE, RQ_NO_STAGE);
+            else
+                add_units(&b, RQ_UNIT_ROWS, t, task.rows, task.block_rows, RQ_NO_STAGE, RQ_NO_STAGE);
             for (size_t j = 0; j < RQ_SLOTS; j++)
                 if (n_jobs > j) advance(&b, &jobs[j]);
         } else {
@@ -237,10 +245,13 @@ rq_scratch_sizes rq_task_scratch(const rq_task *task, size_t real_bytes) {
     s.raw = rows * cols * rq_dtype_bytes(t->source->dtype);
     if (!task->columns || rq_has_op(t, RQ_OP_R2_IN)) { /* rows units, and load units that transform */
         const bool heads_out = rq_has_op(t, RQ_OP_R2_OUT) && t->rank > 1;
-        const size_t work_rows = heads_out ? rows : rq_min_size(rows, RQ_DENSE_ROWS);
-        s.work = s.work2 = work_rows * cols * real_bytes;
-        const size_t strips = 2 * rows * rq_subpanel(real_bytes) * real_bytes; /* a dense output side, strip by strip */
-        if (heads_out && strips > s.work) s.work = s.work2 = strips;
+        const size_t work_rows = heads_out ? rows : task->dense ? rq_min_size(rows, RQ_DENSE_ROWS) : 1;
+        s.work = work_rows * cols * real_bytes;
+        if (task->dense) {
+            const size_t strips = 2 * rows * rq_subpanel(real_bytes) * real_bytes; /* an output side, strip by strip */
+            if (heads_out && strips > s.work) s.work = strips;
+            s.work2 = s.work;
+        }
         s.values = cols * sizeof(float);
         if (t->quantize) {
             s.codes = rows * rq_quant_code_bytes(&t->format, cols);
@@ -252,7 +263,7 @@ rq_scratch_sizes rq_task_scratch(const rq_task *task, size_t real_bytes) {
     if (task->columns) {
         const size_t sub = (size_t)task->rows * rq_subpanel(real_bytes) * real_bytes;
         if (sub > s.work) s.work = sub;
-        if (2 * sub > s.work2) s.work2 = 2 * sub; /* dense: transposed in, out */
+        if (task->dense && 2 * sub > s.work2) s.work2 = 2 * sub; /* transposed in, out */
         const size_t values = (size_t)task->rows * task->panel_cols * sizeof(float);
         if (values > s.values) s.values = values;
     }

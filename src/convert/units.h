@@ -37,6 +37,8 @@ typedef struct rq_task {
     uint64_t col0, width;       /* this task's columns; the whole tensor for rows units */
     bool columns;               /* load / panel / store instead of rows */
     bool ones;                  /* write ones, read nothing */
+    bool chunked;               /* a vector without operations: its rows units are ranges of elements */
+    bool dense;                 /* a rotation of this task may be a dense matrix, which needs more scratch */
     bool raw;                   /* stored elements are the source's: copied */
     const rq_applied *in, *out; /* NULL when there is no rotation on that side */
     const void *load_gain;      /* [cols], real: gain and the input rotation's signs; NULL means 1 */

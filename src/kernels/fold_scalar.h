@@ -48,15 +48,19 @@ static inline float rq_round_value(double d, rq_dtype dtype) {
 }
 
 /* Rounds again, directly, those of n results whose f32 lies half way between two bf16 values: a double that is only
- * near the middle must go to its own side. x * scale are the exact results, y their roundings through f32. */
-static inline void rq_fix_ties(float *y, const double *x, double scale, size_t n) {
+ * near the middle must go to its own side. x * scale are the exact results, y their roundings through f32. False when
+ * any y is NaN or infinite. */
+static inline bool rq_fix_ties(float *y, const double *x, double scale, size_t n) {
+    bool finite = true;
     for (size_t i = 0; i < n; i++) {
         const double d = x[i] * scale;
         const float f = (float)d;
         uint32_t u;
         memcpy(&u, &f, sizeof u);
         if ((u & 0xffffu) == 0x8000u) y[i] = rq_round_value(d, RQ_BF16);
+        finite = finite && isfinite(y[i]);
     }
+    return finite;
 }
 
 /* The reference tables ([0] doubles, [1] floats), for the tails and rare cases of the SIMD bodies. */

@@ -200,6 +200,35 @@ static void folded_weights_equal_dense_matrix_products(void **state) {
         }
 }
 
+static void an_identity_in_a_sidecar_leaves_the_residual_alone(void **state) {
+    (void)state;
+    for (int with_r2 = 0; with_r2 < 2; with_r2++)
+        for (int precision = 0; precision < 2; precision++) {
+            char *directory = rq_path_join(root, "sidecar"), *file = rq_path_join(directory, "rotation.json");
+            (void)mkdir(directory, 0777);
+            rq_rotation_set set;
+            rq_rotation_spec spec = {.r1 = RQ_SPEC_HADAMARD, .r2 = with_r2 ? RQ_R2_HADAMARD : RQ_R2_NONE, .seed = 5};
+            rq_error err;
+            assert_int_equal(rq_rotation_set_make(&spec, model.hidden, model.head_dim, model.layers, &set, &err),
+                             RQ_OK);
+            rq_rotation_deinit(&set.r1);
+            assert_int_equal(rq_rotation_identity(model.hidden, &set.r1, &err), RQ_OK);
+            assert_int_equal(rq_rotation_set_write(&set, directory, &err), RQ_OK);
+            rq_rotation_set_deinit(&set);
+            rq_convert_options options;
+            rq_convert_options_init(&options);
+            options.plan.rotation = (rq_rotation_spec){.r1 = RQ_SPEC_FILE, .file = file};
+            options.plan.dtype = RQ_F32;
+            options.fold_precision = precision ? RQ_FOLD_F32 : RQ_FOLD_F64;
+            slack = precision ? 192 * 0x1p-24 : 1e-12;
+            char *dst = run("identity", &options);
+            check_fold(dst, &options.plan.rotation);
+            assert_int_equal(rq_remove_tree(dst, NULL), RQ_OK);
+            assert_int_equal(rq_remove_tree(directory, NULL), RQ_OK);
+            free(dst), free(file), free(directory);
+        }
+}
+
 /* Digest of every file of the directory, in a fixed order. */
 static void digest(const char *directory, char hex[65]) {
     static const char *const files[] = {"model.safetensors",
@@ -335,12 +364,74 @@ static void an_existing_output_is_kept_unless_forced(void **state) {
     free(dst), free(src);
 }
 
-static void an_interrupt_leaves_nothing(void **state) {
+static void force_spares_what_is_not_a_model_of_its_own(void **state) {
     (void)state;
-    volatile int interrupted = 1;
     rq_convert_options options;
     rq_convert_options_init(&options);
-    options.interrupted = &interrupted;
+    options.force = true;
+    char *src = rq_path_join(root, "src"), *dst = rq_path_join(root, "precious"),
+         *linked = rq_path_join(root, "linked");
+    char *weights = rq_path_join(dst, "model.safetensors"), *link = rq_path_join(linked, "model.safetensors");
+    rq_error err = {0};
+    /* a project with a config.json and a directory of its own */
+    char *config = rq_path_join(dst, "config.json"), *own = rq_path_join(dst, "src");
+    assert_int_equal(mkdir(dst, 0777), 0);
+    assert_int_equal(rq_write_file(config, "{}", 2, NULL), RQ_OK);
+    assert_int_equal(rq_convert(src, dst, &options, NULL, NULL, &err), RQ_ERR_EXISTS);
+    assert_int_equal(rq_write_file(weights, "x", 1, NULL), RQ_OK);
+    assert_int_equal(mkdir(own, 0777), 0);
+    assert_int_equal(rq_convert(src, dst, &options, NULL, NULL, &err), RQ_ERR_EXISTS);
+    assert_true(rq_path_exists(own));
+    assert_int_equal(rq_remove_tree(dst, NULL), RQ_OK);
+    /* a model that the source's weights are links into */
+    tiny_write(&model, dst);
+    assert_int_equal(mkdir(linked, 0777), 0);
+    tiny_write_config(&model, linked);
+    assert_int_equal(symlink(weights, link), 0);
+    assert_int_equal(rq_convert(linked, dst, &options, NULL, NULL, &err), RQ_ERR_EXISTS);
+    assert_true(rq_path_exists(weights));
+    assert_int_equal(rq_convert(src, dst, &options, NULL, NULL, &err), RQ_OK); /* another source may replace it */
+    assert_int_equal(rq_remove_tree(dst, NULL), RQ_OK);
+    assert_int_equal(rq_remove_tree(linked, NULL), RQ_OK);
+    free(src), free(dst), free(linked), free(weights), free(link), free(config), free(own);
+}
+
+static void an_overflow_is_reported_alike_by_any_number_of_threads(void **state) {
+    (void)state;
+    char *src = rq_path_join(root, "large"), *dst = rq_path_join(root, "never"), first[RQ_ERROR_BYTES] = {0};
+    tiny_write(&model, src);
+    for (size_t l = 0; l < model.layers; l++) { /* finite in bf16, infinite in f16 */
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%zu.mlp.down_proj.weight", l);
+        poke(src, name, 77, 0x7e00);
+        snprintf(name, sizeof name, "model.layers.%zu.mlp.up_proj.weight", l);
+        poke(src, name, 5000, 0x7e00);
+    }
+    for (unsigned threads = 1; threads < 9; threads++) {
+        rq_convert_options options;
+        rq_convert_options_init(&options);
+        options.plan.dtype = RQ_F16;
+        options.threads = threads;
+        rq_error err = {0};
+        assert_int_equal(rq_convert(src, dst, &options, NULL, NULL, &err), RQ_ERR_NONFINITE);
+        assert_false(rq_path_exists(dst));
+        if (!first[0]) memcpy(first, err.message, sizeof first);
+        assert_string_equal(err.message, first);
+    }
+    assert_int_equal(rq_remove_tree(src, NULL), RQ_OK);
+    free(src), free(dst);
+}
+
+static bool stop_at_once(void *context) {
+    (void)context;
+    return true;
+}
+
+static void an_interrupt_leaves_nothing(void **state) {
+    (void)state;
+    rq_convert_options options;
+    rq_convert_options_init(&options);
+    options.should_stop = stop_at_once;
     char *src = rq_path_join(root, "src"), *dst = rq_path_join(root, "stopped");
     rq_error err = {0};
     assert_int_equal(rq_convert(src, dst, &options, NULL, NULL, &err), RQ_ERR_INTERRUPTED);
@@ -357,6 +448,9 @@ int main(void) {
         cmocka_unit_test(shards_hold_the_same_tensors_as_one_file),
         cmocka_unit_test(nonfinite_weights_are_named_and_leave_nothing),
         cmocka_unit_test(an_existing_output_is_kept_unless_forced),
+        cmocka_unit_test(an_identity_in_a_sidecar_leaves_the_residual_alone),
+        cmocka_unit_test(force_spares_what_is_not_a_model_of_its_own),
+        cmocka_unit_test(an_overflow_is_reported_alike_by_any_number_of_threads),
         cmocka_unit_test(an_interrupt_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);

@@ -309,6 +309,37 @@ static void fused_folds_match_the_reference_bit_for_bit(void **unused) {
     }
 }
 
+/* Just below and at the middle between the largest bf16 value and infinity. */
+static void the_edge_of_bf16_is_judged_alike_by_every_version(void **unused) {
+    (void)unused;
+    enum { n = 64 };
+    rq_fwht f;
+    assert_int_equal(rq_fwht_init(&f, n, NULL), RQ_OK);
+    const double edges[] = {0x1.fefep127, 0x1.ffp127, 0x1.fefffffep127};
+    for (size_t v = 0; v < RQ_COUNT_OF(versions); v++) {
+        const rq_kernels *k = rq_kernels_named(versions[v]);
+        const rq_kernels *ref = rq_kernels_named("scalar");
+        if (!k) continue;
+        for (size_t e = 0; e < RQ_COUNT_OF(edges); e++)
+            for (int below = 0; below < 2; below++) {
+                const double edge = below ? nextafter(edges[e], 0) : edges[e];
+                double x[n], work[n], gain[n];
+                float src[n], a[n], b[n];
+                for (size_t i = 0; i < n; i++)
+                    x[i] = edge, src[i] = i ? 0.0f : 0x1.fefep127f, gain[i] = below ? 1 - 1e-12 : 1;
+                assert_int_equal(ref->fold[0].round_to(a, x, 1.0, RQ_BF16, n),
+                                 k->fold[0].round_to(b, x, 1.0, RQ_BF16, n));
+                assert_memory_equal(a, b, sizeof a);
+                assert_int_equal(ref->fold[0].round_panel(a, 8, x, 8, 1.0, RQ_BF16, 8, 8),
+                                 k->fold[0].round_panel(b, 8, x, 8, 1.0, RQ_BF16, 8, 8));
+                assert_int_equal(ref->fold[0].fold_row(a, work, src, RQ_F32, gain, &f, n, 1.0, RQ_BF16),
+                                 k->fold[0].fold_row(b, work, src, RQ_F32, gain, &f, n, 1.0, RQ_BF16));
+                assert_memory_equal(a, b, sizeof a);
+            }
+    }
+    rq_fwht_deinit(&f);
+}
+
 static void nonfinite_search_finds_the_first_one_anywhere(void **unused) {
     (void)unused;
     uint16_t h[301];
@@ -335,6 +366,7 @@ int main(void) {
         cmocka_unit_test(rounding_kernels_match_the_reference_bit_for_bit),
         cmocka_unit_test(panels_match_the_reference_bit_for_bit),
         cmocka_unit_test(fused_folds_match_the_reference_bit_for_bit),
+        cmocka_unit_test(the_edge_of_bf16_is_judged_alike_by_every_version),
         cmocka_unit_test(nonfinite_search_finds_the_first_one_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -290,9 +290,11 @@ static inline bool FN(saw_tie)(const FN(seen) * seen, const rq_dtype to) {
     return sizeof(REAL) == 8 && to == RQ_BF16 && FN(least)(seen->tie) == 0;
 }
 
-/* No NaN, no infinity, nothing that rounds to infinity. */
+/* No NaN, no infinity, nothing that rounds to infinity. The middle between the largest bf16 value and infinity is a
+ * tie: a double that met it was redone, and its repaired value decides. */
 static inline bool FN(saw_finite)(const FN(seen) * seen, const rq_dtype to) {
-    return FN(greatest)(seen->top) < (to == RQ_BF16 ? 2u * 0x7f7f8000u : 2u * 0x7f800000u);
+    const uint32_t middle = 2u * 0x7f7f8000u + (sizeof(REAL) == 8 ? 1u : 0u);
+    return FN(greatest)(seen->top) < (to == RQ_BF16 ? middle : 2u * 0x7f800000u);
 }
 
 /* Defined by fold_isa.h. */
@@ -377,11 +379,12 @@ static inline __attribute__((always_inline)) bool FN(across_rounded)(REAL *x, si
     FN(across_width)(x + c, step, fwht, quads, wide, true, sink, y, to, &seen);
     if (__builtin_expect(!FN(saw_tie)(&seen, to), 1)) return FN(saw_finite)(&seen, to);
     FN(across_width)(x + c, step, fwht, quads, wide, false, sink, y, to, &seen);
+    bool finite = FN(saw_finite)(&seen, to);
     for (size_t i = 0; i < fwht->K; i++)
         for (size_t w = 0; w < wide; w++)
-            rq_fix_ties(y[w] + i * sink->y_step, (const double *)(const void *)(x + c + i * step + w * LANES),
-                        sink->scale, LANES);
-    return FN(saw_finite)(&seen, to);
+            finite &= rq_fix_ties(y[w] + i * sink->y_step, (const double *)(const void *)(x + c + i * step + w * LANES),
+                                  sink->scale, LANES);
+    return finite;
 }
 
 /* K rows of `cols` columns, `step` apart; cols is a multiple of LANES. sink NULL: back to x. */
@@ -451,6 +454,7 @@ static inline __attribute__((always_inline)) bool FN(last_as)(float *y, size_t y
                                                               const size_t legs) {
     const FN(rounding) rounding = FN(rounding_make)(scale);
     FN(seen) all = SEEN_NOTHING;
+    bool finite = true;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c += LANES) {
             REAL *p = x + r * cols + c;
@@ -467,9 +471,9 @@ static inline __attribute__((always_inline)) bool FN(last_as)(float *y, size_t y
 #undef PUT
 #undef GET
             for (size_t k = 0; k < legs; k++)
-                rq_fix_ties(q + k * yd, (const double *)(const void *)(p + k * d), scale, LANES);
+                finite &= rq_fix_ties(q + k * yd, (const double *)(const void *)(p + k * d), scale, LANES);
         }
-    return FN(saw_finite)(&all, to);
+    return FN(saw_finite)(&all, to) && finite;
 }
 
 static bool FN(last)(float *y, size_t y_stride, size_t yd, REAL *x, size_t d, size_t rows, size_t cols, double scale,

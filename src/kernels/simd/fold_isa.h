@@ -128,10 +128,13 @@ static bool round_to_f64(float *y, const void *x_, double scale, rq_dtype dtype,
             const f32x8 r0 = bf16_round(v0), r1 = bf16_round(v1), r2 = bf16_round(v2), r3 = bf16_round(v3);
             *(f32x8u *)(y + i) = r0, *(f32x8u *)(y + i + 8) = r1;
             *(f32x8u *)(y + i + 16) = r2, *(f32x8u *)(y + i + 24) = r3;
+            if (__builtin_expect(any32(tie), 0)) {
+                finite &= rq_fix_ties(y + i, x + i, scale, 32);
+                continue;
+            }
             const u32x8 top = (u32x8){0} + 0x7f800000u;
             bad |= (u32x8)((((u32x8)r0 & top) == top) | (((u32x8)r1 & top) == top) | (((u32x8)r2 & top) == top) |
                            (((u32x8)r3 & top) == top));
-            if (__builtin_expect(any32(tie), 0)) rq_fix_ties(y + i, x + i, scale, 32);
         }
     else if (dtype == RQ_F32)
         for (; i + 8 <= n; i += 8) {
@@ -229,8 +232,10 @@ static bool round_panel_f64(float *y, size_t y_stride, const void *x_, size_t x_
             const u32x8 tie = (u32x8)(((u32x8)v & low) == half);
             if (dtype == RQ_BF16) v = bf16_round(v);
             *(f32x8u *)to = v;
-            bad |= (u32x8)(((u32x8)v & top) == top);
-            if (__builtin_expect(any32(tie), 0)) rq_fix_ties(to, from, scale, 8);
+            if (__builtin_expect(any32(tie), 0))
+                finite &= rq_fix_ties(to, from, scale, 8);
+            else
+                bad |= (u32x8)(((u32x8)v & top) == top);
         }
     if (any32(bad)) finite = false;
     if (whole < cols)
