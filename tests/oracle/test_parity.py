@@ -60,6 +60,16 @@ def test_float32_fold_keeps_the_function(tiny, out, preset, r1, r2, shards):
     assert_same_function(src, out)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("preset", list(tiny_models.PRESETS))
+def test_other_weights_and_other_rotations_keep_the_function_too(tiny, out, preset, seed):
+    src = tiny(preset, seed=seed)
+    rotq.convert(src, out, "--dtype", "float32", "--rotation", "hadamard" if preset in HADAMARD else "random", "--seed", seed)
+    assert_folded(src, out)
+    assert_same_function(src, out)
+
+
 @pytest.mark.parametrize("preset", ["llama-tied", "qwen3", "llama-bias"])
 def test_fp32_fold_precision_keeps_the_function(tiny, out, preset):
     src = tiny(preset)

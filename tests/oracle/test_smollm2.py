@@ -1,6 +1,7 @@
 """SmolLM2-135M-Instruct, the real thing. The model is fetched by tools/fetch_smollm2.py, or these tests are skipped."""
 import pathlib
 
+import check_formats
 import fetch_smollm2
 import fold_oracle
 import numpy as np
@@ -55,7 +56,19 @@ def test_four_bit_model_loads_and_stays_a_language_model(source, out):
     a broken one is far above: two unrelated distributions over 49152 tokens differ by many nats."""
     tokens, expected = source
     report = rotq.convert(MODEL, out, "-q")
-    comparison = parity.compare(expected, parity.logits(out, tokens))
+    few = 64  # stock quantized products are slow on a CPU
+    comparison = parity.compare(expected[:few], parity.logits(out, tokens[:, :few]))
     print(comparison, report["bits_per_weight"])
     assert comparison.kl_mean < 1.2, str(comparison)
     assert 4.4 < report["bits_per_weight"] < 4.6
+
+
+@pytest.mark.parametrize("mode", ["affine", *(pytest.param(m, marks=pytest.mark.slow) for m in ("mxfp4", "mxfp8", "nvfp4"))])
+def test_quantized_bytes_are_those_of_stock_mlx(out, mode):
+    """162 million real weights. Stock mlx takes half a minute for each of the 4-bit float modes."""
+    dense = out.parent / "dense"
+    rotq.convert(MODEL, dense)
+    rotq.convert(MODEL, out, "-q", "--q-mode", mode)
+    verdicts = check_formats.check(out, dense)
+    assert not check_formats.findings(verdicts), check_formats.findings(verdicts)[:5]
+    assert sum(v[0] == "identical" for v in verdicts) == 7 * 30 + 2
