@@ -59,8 +59,11 @@ typedef struct rq_error {
 RQ_EXPORT const char *rq_status_text(rq_status status);
 RQ_EXPORT int rq_status_exit_code(rq_status status);
 
-/* Fills *err (when not NULL) and returns `status`, so that a failing line reads `return rq_fail(err, ...)`. */
-RQ_EXPORT rq_status rq_fail(rq_error *err, rq_status status, const char *format, ...) RQ_PRINTF(3, 4);
+/* Fills *err (when not NULL) with a formatted sentence. */
+RQ_EXPORT void rq_set_error(rq_error *err, rq_status status, const char *format, ...) RQ_PRINTF(3, 4);
+/* Fills *err and yields `status`, so that a failing line reads `return rq_fail(err, RQ_ERR_IO, ...)`. A macro, so that
+ * compilers and analyzers see that the value is not RQ_OK. */
+#define rq_fail(err, status, ...) (rq_set_error(err, status, __VA_ARGS__), (rq_status)(status))
 
 typedef enum rq_note_level { RQ_NOTE_INFO, RQ_NOTE_WARNING } rq_note_level;
 

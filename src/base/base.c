@@ -166,7 +166,7 @@ void rq_sha256_hex(const void *data, size_t bytes, char hex[65]) {
     unsigned char digest[EVP_MAX_MD_SIZE] = {0};
     unsigned n = 0;
     (void)EVP_Digest(data, bytes, digest, &n, EVP_sha256(), NULL);
-    for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    for (size_t i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", digest[i]);
 }
 
 double rq_now(void) {

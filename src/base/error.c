@@ -22,7 +22,7 @@ const char *rq_status_text(rq_status status) { return statuses[status].text; }
 
 int rq_status_exit_code(rq_status status) { return statuses[status].exit_code; }
 
-rq_status rq_fail(rq_error *err, rq_status status, const char *format, ...) {
+void rq_set_error(rq_error *err, rq_status status, const char *format, ...) {
     if (err) {
         va_list args;
         va_start(args, format);
@@ -30,7 +30,6 @@ rq_status rq_fail(rq_error *err, rq_status status, const char *format, ...) {
         vsnprintf(err->message, sizeof err->message, format, args);
         va_end(args);
     }
-    return status;
 }
 
 void rq_note_add(rq_notes *notes, rq_note_level level, const char *code, const char *format, ...) {

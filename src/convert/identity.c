@@ -13,8 +13,13 @@ rq_status rq_source_fingerprint(const rq_source *source, char hex[65], rq_error 
     const size_t count = rq_checkpoint_count(source->ckpt);
     const size_t per_tensor = 64 + 2 * sample_bytes;
     char *chain = malloc(64 + count * 64 + 1), *sample = malloc(per_tensor);
-    rq_status st = chain && sample ? RQ_OK : rq_fail(err, RQ_ERR_NOMEM, "no memory for a fingerprint");
-    if (st == RQ_OK) st = rq_checkpoint_fingerprint(source->ckpt, hex, err);
+    if (!chain || !sample) {
+        free(chain);
+        free(sample);
+        (void)rq_fail(err, RQ_ERR_NOMEM, "no memory for a fingerprint");
+        return RQ_ERR_NOMEM;
+    }
+    rq_status st = rq_checkpoint_fingerprint(source->ckpt, hex, err);
     if (st == RQ_OK) memcpy(chain, hex, 64);
     for (size_t i = 0; st == RQ_OK && i < count; i++) {
         const rq_tensor_info *t = rq_checkpoint_at(source->ckpt, i);
@@ -47,7 +52,13 @@ rq_status rq_compare_dropped_head(const rq_plan *plan, const rq_source *source, 
     }
     const size_t cols = (size_t)head->shape[1], width = cols * sizeof(double);
     char *a = malloc(width), *b = malloc(width);
-    rq_status st = a && b ? RQ_OK : rq_fail(err, RQ_ERR_NOMEM, "no memory to compare %s", head->name);
+    if (!a || !b) {
+        free(a);
+        free(b);
+        (void)rq_fail(err, RQ_ERR_NOMEM, "no memory to compare %s", head->name);
+        return RQ_ERR_NOMEM;
+    }
+    rq_status st = RQ_OK;
     double worst = 0;
     for (uint64_t r = 0; st == RQ_OK && r < head->shape[0]; r++) {
         st = rq_source_read(source, head, r, 1, 0, cols, a, cols * rq_dtype_bytes(head->dtype), err);
@@ -77,8 +88,11 @@ rq_status rq_check_neutral_gain(const rq_plan *plan, const rq_source *source, rq
     if (!norm || norm->rank != 1) return rq_fail(err, RQ_ERR_MISSING, "%s: no such norm", plan->final_norm);
     const size_t n = (size_t)norm->shape[0];
     void *raw = malloc(n * sizeof(double) + 1);
-    rq_status st = raw ? RQ_OK : rq_fail(err, RQ_ERR_NOMEM, "no memory to read %s", plan->final_norm);
-    if (st == RQ_OK) st = rq_source_read(source, norm, 0, 1, 0, n, raw, n * rq_dtype_bytes(norm->dtype), err);
+    if (!raw) {
+        (void)rq_fail(err, RQ_ERR_NOMEM, "no memory to read %s", plan->final_norm);
+        return RQ_ERR_NOMEM;
+    }
+    rq_status st = rq_source_read(source, norm, 0, 1, 0, n, raw, n * rq_dtype_bytes(norm->dtype), err);
     for (size_t i = 0; st == RQ_OK && i < n; i++)
         if (rq_element(raw, norm->dtype, i) != 1.0)
             st = rq_fail(

@@ -122,7 +122,7 @@ done:
 }
 
 void rq_layout_deinit(rq_layout *layout) {
-    for (size_t s = 0; s < layout->n_shards; s++) free(layout->shards[s].header);
+    for (size_t s = 0; layout->shards && s < layout->n_shards; s++) free(layout->shards[s].header);
     free(layout->shards);
     free(layout->tensors);
     rq_arena_deinit(&layout->arena);

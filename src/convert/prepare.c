@@ -120,7 +120,7 @@ done:
 }
 
 static const rq_applied *rotation_of(const context *c, const rq_op *r1, const rq_op *r2) {
-    if (r1) return c->r1->rotation ? c->r1 : NULL; /* an identity is no rotation */
+    if (r1) return c->r1 && c->r1->rotation ? c->r1 : NULL; /* an identity is no rotation */
     return r2 ? &c->r2[r2->layer] : NULL;
 }
 

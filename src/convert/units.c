@@ -11,13 +11,14 @@ const rq_op *rq_find_op(const rq_plan_tensor *tensor, rq_op_kind kind) {
     return NULL;
 }
 
-static uint64_t gcd(uint64_t a, uint64_t b) {
-    while (b) {
-        const uint64_t r = a % b;
-        a = b;
-        b = r;
+static uint64_t least_common_multiple(uint64_t a, uint64_t b) {
+    uint64_t x = a, y = b;
+    while (y) {
+        const uint64_t r = x % y;
+        x = y;
+        y = r;
     }
-    return a;
+    return x ? a / x * b : 0;
 }
 
 static size_t stored_row_bytes(const rq_plan_tensor *t, uint64_t cols) {
@@ -139,25 +140,30 @@ static void advance(builder *b, job *j) {
 /* Panels are whole groups, at least 64 columns so that the slot is read by whole cache lines. */
 static uint32_t panel_columns(const rq_task *t) {
     uint64_t p = 64;
-    if (t->tensor->quantize) p = p / gcd(p, t->tensor->format.group_size) * t->tensor->format.group_size;
+    if (t->tensor->quantize) p = least_common_multiple(p, t->tensor->format.group_size);
     return (uint32_t)rq_min_u64(p, t->width);
 }
 
 /* Columns per task so that the slot's two buffers stay below slot_bytes. Cuts fall on groups and heads. */
 static uint64_t task_width(const rq_plan *plan, const rq_task *t, size_t slot_bytes) {
     uint64_t unit = 64;
-    if (t->tensor->quantize) unit = unit / gcd(unit, t->tensor->format.group_size) * t->tensor->format.group_size;
-    if (rq_has_op(t->tensor, RQ_OP_R2_IN)) unit = unit / gcd(unit, head_dim_of(plan)) * head_dim_of(plan);
+    if (t->tensor->quantize) unit = least_common_multiple(unit, t->tensor->format.group_size);
+    if (rq_has_op(t->tensor, RQ_OP_R2_IN)) unit = least_common_multiple(unit, head_dim_of(plan));
     if (t->tensor->source->encoding == RQ_ENC_MLX_QUANT)
-        unit = unit / gcd(unit, t->tensor->source->format.group_size) * t->tensor->source->format.group_size;
+        unit = least_common_multiple(unit, t->tensor->source->format.group_size);
     const uint64_t per_unit = t->rows * (unit * rq_dtype_bytes(t->slot_dtype) + stored_row_bytes(t->tensor, unit));
     uint64_t n = slot_bytes / (per_unit ? per_unit : 1) * unit;
     if (n < unit) n = unit;
     return rq_min_u64(n, t->cols);
 }
 
+/* Tensors in the order in which the source stores their names. */
+typedef struct source_order {
+    const rq_plan_tensor *tensor;
+} source_order;
+
 static int by_source(const void *a, const void *b) {
-    const rq_plan_tensor *x = *(const rq_plan_tensor *const *)a, *y = *(const rq_plan_tensor *const *)b;
+    const rq_plan_tensor *x = ((const source_order *)a)->tensor, *y = ((const source_order *)b)->tensor;
     if (x->source->data != y->source->data) return x->source->data < y->source->data ? -1 : 1;
     return strcmp(x->name, y->name);
 }
@@ -168,13 +174,13 @@ rq_status rq_units_make(const rq_plan *plan, const rq_layout *layout, size_t rea
     builder b = {.units = units};
     job jobs[RQ_SLOTS] = {{0}};
     size_t n_jobs = 0; /* column tasks so far; slot = index % RQ_SLOTS */
-    const rq_plan_tensor **order = malloc((plan->count + 1) * sizeof *order);
+    source_order *order = malloc((plan->count + 1) * sizeof *order);
     if (!order) return rq_fail(err, RQ_ERR_NOMEM, "no memory to order %zu tensors", plan->count);
-    for (size_t i = 0; i < plan->count; i++) order[i] = &plan->tensors[i];
+    for (size_t i = 0; i < plan->count; i++) order[i].tensor = &plan->tensors[i];
     qsort(order, plan->count, sizeof *order, by_source);
 
     for (size_t i = 0; i < plan->count && !b.failed; i++) {
-        rq_task task = make_task(plan, layout, (size_t)(order[i] - plan->tensors), real_bytes);
+        rq_task task = make_task(plan, layout, (size_t)(order[i].tensor - plan->tensors), real_bytes);
         if (task.rows * task.cols == 0) continue; /* nothing is stored */
         if (!task.ones) units->source_bytes += task.rows * task.cols * rq_dtype_bytes(task.tensor->source->dtype);
         if (!task.columns) {

@@ -94,7 +94,7 @@ static inline bool rq_has_op(const rq_plan_tensor *tensor, rq_op_kind kind) { re
 static inline size_t rq_subpanel(size_t real_bytes) { return 64 / real_bytes; }
 /* A slot holds its matrix in strips of this many columns, each [rows][RQ_STRIP]: panels then read memory in order,
  * where whole rows would be a page or more apart. */
-#define RQ_STRIP 32
+#define RQ_STRIP ((size_t)32)
 #define RQ_DENSE_ROWS 16 /* rows that share one pass over a dense rotation */
 
 #endif

@@ -27,8 +27,8 @@ rq_status rq_fwht_init(rq_fwht *fwht, size_t order, rq_error *err) {
     rq_status st = RQ_OK;
     const size_t quads = K / 4, terms = K * quads;
     rq_fwht made = {.order = order, .K = K, .len = (size_t)1 << m, .scale = 1.0 / sqrt((double)order)};
-    int8_t *h = malloc(K * K);
-    made.hk = malloc(K * K);
+    int8_t *h = calloc(K, K);
+    made.hk = calloc(K, K);
     if (terms) { /* none for K == 1 */
         made.quad = malloc(terms);
         made.term = malloc(terms * sizeof *made.term);

@@ -23,7 +23,7 @@ headers() { # COMPILER...
         "$@" -fsyntax-only -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" "$h" || return 1
     done
 }
-pc() { pkg-config --define-variable=prefix="$prefix" "$@" rotq; }
+pc() { pkg-config "$@" rotq; }
 shared() {
     # shellcheck disable=SC2046
     gcc -std=c17 -Wall -Werror $(pc --cflags) "$here/consumer.c" -o "$prefix/shared" $(pc --libs) &&

@@ -144,8 +144,8 @@ static inline __attribute__((always_inline)) void FN(stage_pass)(REAL *x, size_t
         for (size_t j = i; j < i + h; j++)
             for (size_t c = 0; c < cols; c += LANES) {
                 REAL *p = x + j * row + c;
-#define GET(k) LD(p + (k)*d)
-#define PUT(k, v) ST(p + (k)*d, v)
+#define GET(k) LD(p + (size_t)(k)*d)
+#define PUT(k, v) ST(p + (size_t)(k)*d, v)
                 PASS(legs, GET, PUT);
 #undef GET
 #undef PUT
@@ -361,7 +361,7 @@ static inline __attribute__((always_inline)) void FN(across_width)(REAL *x, size
         } else {
             ST(x + i * step, sum0);
             if (wide >= 2) ST(x + i * step + LANES, sum1);
-            if (wide >= 4) ST(x + i * step + 2 * LANES, sum2), ST(x + i * step + 3 * LANES, sum3);
+            if (wide >= 4) ST(x + i * step + (size_t)2 * LANES, sum2), ST(x + i * step + (size_t)3 * LANES, sum3);
         }
     }
 }
@@ -417,13 +417,13 @@ static inline __attribute__((always_inline)) void FN(row_first_as)(REAL *x, cons
                                                                    const REAL *gain, size_t n, const size_t legs) {
     for (size_t i = 0; i < n; i += legs * LANES) {
         REAL *p = x + i;
-#define PUT(k, v) ST(p + (k)*LANES, v)
+#define PUT(k, v) ST(p + (size_t)(k)*LANES, v)
         if (gain) {
-#define GET(k) FN(inside)(FN(widen)(src, i + (k)*LANES, dtype) * LD(gain + i + (k)*LANES))
+#define GET(k) FN(inside)(FN(widen)(src, i + (size_t)(k)*LANES, dtype) * LD(gain + i + (size_t)(k)*LANES))
             PASS(legs, GET, PUT);
 #undef GET
         } else {
-#define GET(k) FN(inside)(FN(widen)(src, i + (k)*LANES, dtype))
+#define GET(k) FN(inside)(FN(widen)(src, i + (size_t)(k)*LANES, dtype))
             PASS(legs, GET, PUT);
 #undef GET
         }
@@ -460,13 +460,13 @@ static inline __attribute__((always_inline)) bool FN(last_as)(float *y, size_t y
             REAL *p = x + r * cols + c;
             float *q = y + r * y_stride + c;
             FN(seen) seen = SEEN_NOTHING;
-#define GET(k) LD(p + (k)*d)
-#define PUT(k, v) FN(put)(q + (k)*yd, v, &rounding, to, &seen)
+#define GET(k) LD(p + (size_t)(k)*d)
+#define PUT(k, v) FN(put)(q + (size_t)(k)*yd, v, &rounding, to, &seen)
             PASS(legs, GET, PUT);
 #undef PUT
             all.top = FN(max_u32)(all.top, seen.top);
             if (__builtin_expect(!FN(saw_tie)(&seen, to), 1)) continue;
-#define PUT(k, v) ST(p + (k)*d, v)
+#define PUT(k, v) ST(p + (size_t)(k)*d, v)
             PASS(legs, GET, PUT);
 #undef PUT
 #undef GET
@@ -560,8 +560,8 @@ static inline __attribute__((always_inline)) void FN(cols_first_as)(REAL *x, con
         for (size_t c = 0; c < cols; c += LANES) {
             REAL *p = x + i * cols + c;
             const char *q = src + i * src_stride;
-#define PUT(k, v) ST(p + (k)*cols, v)
-#define GET(k) (FN(widen)(q + (k)*src_stride, c, dtype) * gain[i + (k)])
+#define PUT(k, v) ST(p + (size_t)(k)*cols, v)
+#define GET(k) (FN(widen)(q + (size_t)(k)*src_stride, c, dtype) * gain[i + (size_t)(k)])
             PASS(legs, GET, PUT);
 #undef GET
 #undef PUT
@@ -617,7 +617,7 @@ static bool FN(fold_cols)(float *y, size_t y_stride, void *x_, const void *src_,
 static void FN(dense_rows)(void *y_, const void *x_, size_t rows, const void *q_, size_t n) {
     REAL *y = y_;
     const REAL *x = x_, *q = q_;
-    const size_t wide = 2 * LANES, whole = n / wide * wide;
+    const size_t wide = (size_t)2 * LANES, whole = n / wide * wide;
     for (size_t j = 0; j < whole; j += wide) {
         size_t r = 0;
         for (; r + 4 <= rows; r += 4) {

@@ -1,15 +1,14 @@
-/* rq_fail without the rest of the library's base (no OpenSSL for the cross-compiled kernel tests). */
+/* rq_set_error without the rest of the library's base (no OpenSSL for the cross-compiled kernel tests). */
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "rotq/error.h"
 
-rq_status rq_fail(rq_error *err, rq_status status, const char *format, ...) {
-    if (!err) return status;
+void rq_set_error(rq_error *err, rq_status status, const char *format, ...) {
+    if (!err) return;
     va_list args;
     va_start(args, format);
     err->status = status;
     vsnprintf(err->message, sizeof err->message, format, args);
     va_end(args);
-    return status;
 }
