@@ -81,9 +81,9 @@ void rq_cli_plan_options_init(rq_cli_plan_options *options);
 int rq_cli_plan_option(rq_cli_plan_options *options, int option, const char *name, const char *argument);
 /* Combines them into options->plan. 0 or an exit code. */
 int rq_cli_plan_options_finish(rq_cli_plan_options *options);
-/* The help text of the shared options. */
 /* Prints the plan of SRC (`rotq plan`, `convert --dry-run`). Returns an exit code. */
 int rq_cli_show_plan(const char *src, const rq_cli_plan_options *options);
+/* The help text of the shared options. */
 extern const char rq_cli_plan_help[];
 
 #endif
