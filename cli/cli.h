@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "rotq/rotq.h"
 
@@ -15,18 +16,29 @@ int rq_cmd_plan(int argc, char **argv);
 int rq_cmd_check(int argc, char **argv);
 int rq_cmd_rotation(int argc, char **argv);
 
+/* Prints text that may hold names from files: control characters and bytes that are not UTF-8 appear as \xNN, so that a
+ * tensor's name cannot drive the terminal. */
+void rq_cli_put_text(FILE *stream, const char *text);
 /* Prints "rotq: error: ..." to stderr and returns the exit code of the status. */
 int rq_cli_fail(const rq_error *err);
 /* Prints a message about wrong usage and the hint to --help; returns 2. */
 int rq_cli_usage(const char *format, ...) RQ_PRINTF(1, 2);
+/* getopt_long with messages of our own; `short_options` begins with ':'. On an unknown option or a missing value it
+ * prints the usage error of `command` and returns '?'. */
+int rq_cli_next_option(const char *command, int argc, char **argv, const char *short_options,
+                       const struct option *options, int *index);
 /* Decimal digits only, at most `max`. */
 bool rq_cli_parse_u64(const char *text, uint64_t max, uint64_t *out);
 
 /* Notes as lines on stderr ("rotq: warning: ..."), and as a JSON list. */
 void rq_cli_print_notes(const rq_notes *notes);
 json_t *rq_cli_notes_json(const rq_notes *notes);
-/* Prints and releases a JSON value on stdout; returns 0, or an exit code when printing failed. */
+/* Prints and releases a JSON value on stdout; returns 0, or an exit code when there is none to print. A stdout that
+ * does not take it is noticed by rq_cli_end. */
 int rq_cli_print_json(json_t *value);
+/* The last call of every run: what was printed must have arrived. Returns the exit code of the program, whose command
+ * ended with `code`. */
+int rq_cli_end(int code);
 /* "1.23 GB" and the like, decimal units, into a buffer of at least 16 bytes. */
 const char *rq_cli_bytes(uint64_t bytes, char *buffer, size_t size);
 
@@ -81,9 +93,9 @@ void rq_cli_plan_options_init(rq_cli_plan_options *options);
 int rq_cli_plan_option(rq_cli_plan_options *options, int option, const char *name, const char *argument);
 /* Combines them into options->plan. 0 or an exit code. */
 int rq_cli_plan_options_finish(rq_cli_plan_options *options);
-/* The help text of the shared options. */
 /* Prints the plan of SRC (`rotq plan`, `convert --dry-run`). Returns an exit code. */
 int rq_cli_show_plan(const char *src, const rq_cli_plan_options *options);
+/* The help text of the shared options. */
 extern const char rq_cli_plan_help[];
 
 #endif

@@ -12,7 +12,7 @@ static const char help[] =
 int rq_cmd_check(int argc, char **argv) {
     static const struct option options[] = {{"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {0}};
     bool json = false;
-    for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    for (int c; (c = rq_cli_next_option("check", argc, argv, ":h", options, NULL)) != -1;) {
         if (c == 'h') {
             fputs(help, stdout);
             return 0;
@@ -31,7 +31,11 @@ int rq_cmd_check(int argc, char **argv) {
                                         rq_cli_notes_json(&notes), "error", st == RQ_OK ? "" : err.message));
         if (printed) code = printed;
     } else {
-        for (size_t i = 0; i < notes.count; i++) printf("%s: %s\n", notes.items[i].code, notes.items[i].text);
+        for (size_t i = 0; i < notes.count; i++) {
+            printf("%s: ", notes.items[i].code);
+            rq_cli_put_text(stdout, notes.items[i].text);
+            putchar('\n');
+        }
         if (st == RQ_OK)
             printf("%s: good\n", argv[optind]);
         else

@@ -114,9 +114,9 @@ int rq_cmd_convert(int argc, char **argv) {
     rq_convert_options convert;
     rq_cli_plan_options_init(&plan);
     rq_convert_options_init(&convert);
-    bool dry_run = false, quiet = false;
+    bool dry_run = false, quiet = false, have_precision = false;
     int index = 0;
-    for (int c; (c = getopt_long(argc, argv, "qh", options, &index)) != -1;) {
+    for (int c; (c = rq_cli_next_option("convert", argc, argv, ":qh", options, &index)) != -1;) {
         switch (c) {
         case 'h':
             fputs(help, stdout);
@@ -128,6 +128,7 @@ int rq_cmd_convert(int argc, char **argv) {
         case OPT_PRECISION:
             if (strcmp(optarg, "fp64") != 0 && strcmp(optarg, "fp32") != 0)
                 return rq_cli_usage("--fold-precision %s: expected fp64 or fp32", optarg);
+            have_precision = true;
             convert.fold_precision = strcmp(optarg, "fp32") == 0 ? RQ_FOLD_F32 : RQ_FOLD_F64;
             break;
         case OPT_NONFINITE:
@@ -155,6 +156,8 @@ int rq_cmd_convert(int argc, char **argv) {
         return rq_cli_usage("convert takes two directories, SRC and DST");
     const int code = rq_cli_plan_options_finish(&plan);
     if (code != 0) return code;
+    if (have_precision && plan.plan.rotation.r1 == RQ_SPEC_NONE)
+        return rq_cli_usage("--fold-precision has no effect with --rotation none, which folds nothing");
     if (dry_run) return rq_cli_show_plan(argv[optind], &plan);
     convert.plan = plan.plan;
     convert.threads = (unsigned)plan.threads;

@@ -33,8 +33,12 @@ int rq_cli_show_plan(const char *src, const rq_cli_plan_options *options) {
         code = rq_cli_print_json(json);
     } else {
         char *table = rq_plan_table(&plan, memory);
-        if (table) fputs(table, stdout);
-        if (!table || fflush(stdout) != 0) code = rq_status_exit_code(RQ_ERR_IO);
+        if (table) {
+            fputs(table, stdout);
+        } else {
+            rq_fail(&err, RQ_ERR_NOMEM, "no memory for the table of %zu tensors", plan.count);
+            code = rq_cli_fail(&err);
+        }
         free(table);
     }
 done:
@@ -50,7 +54,7 @@ int rq_cmd_plan(int argc, char **argv) {
     rq_cli_plan_options plan;
     rq_cli_plan_options_init(&plan);
     int index = 0;
-    for (int c; (c = getopt_long(argc, argv, "qh", options, &index)) != -1;) {
+    for (int c; (c = rq_cli_next_option("plan", argc, argv, ":qh", options, &index)) != -1;) {
         if (c == 'h') {
             fputs(help, stdout);
             fputs(rq_cli_plan_help, stdout);

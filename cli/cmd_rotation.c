@@ -25,7 +25,7 @@ static const char help[] =
     "      --n N            hidden size: R1 is [N, N]\n"
     "      --head-dim D     R2 is [D, D]\n"
     "      --layers L       how many R2; not needed with --r2 none\n"
-    "      --rotation WHAT  R1: hadamard (default), block:B, random, none, or a sidecar to copy\n"
+    "      --rotation WHAT  R1: hadamard (default), block:B, random, none, or a sidecar to copy (FILE or DIR)\n"
     "      --r2 WHAT        hadamard (default), random, none\n"
     "      --seed S         0 to 2^63 - 1 (default 0)\n"
     "      --out DIR        created when missing; an existing rotation there is never replaced\n"
@@ -68,9 +68,9 @@ static int parse_number(const char *option, const char *text, uint64_t max, uint
 /* 0, or the exit status of a usage error. argv[0] is the word of the action. */
 static int parse_arguments(int argc, char **argv, const struct option *options, arguments *a) {
     *a = (arguments){.rotation = "hadamard", .r2 = "hadamard"};
-    optind = 0; /* main has scanned before: start over */
-    opterr = 0;
-    for (int option; (option = getopt_long(argc, argv, ":h", options, NULL)) != -1;) {
+    char command[32];
+    snprintf(command, sizeof command, "rotation %s", argv[0]);
+    for (int option; (option = rq_cli_next_option(command, argc, argv, ":h", options, NULL)) != -1;) {
         int bad = 0;
         switch (option) {
         case OPT_JSON:
@@ -101,21 +101,14 @@ static int parse_arguments(int argc, char **argv, const struct option *options, 
         case OPT_SEED:
             bad = parse_number("seed", optarg, INT64_MAX, &a->seed);
             break;
-        case ':':
-            return rq_cli_usage("rotation %s: %s needs a value", argv[0], argv[optind - 1]);
         default:
-            return rq_cli_usage("rotation %s: unknown option %s", argv[0], argv[optind - 1]);
+            return rq_status_exit_code(RQ_ERR_USAGE);
         }
         if (bad) return bad;
     }
     a->operands = (const char *const *)argv + optind;
     a->operand_count = argc - optind;
     return 0;
-}
-
-static bool is_directory(const char *path) {
-    struct stat s;
-    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
 static bool exists_in(const char *directory, const char *name, rq_error *err) {
@@ -128,18 +121,6 @@ static bool exists_in(const char *directory, const char *name, rq_error *err) {
     if (exists) rq_fail(err, RQ_ERR_EXISTS, "%s exists and is not replaced", path);
     free(path);
     return exists;
-}
-
-/* FILE, or DIR's rotation.json. */
-static rq_status read_set(const char *operand, rq_rotation_set *set, rq_error *err) {
-    if (!is_directory(operand)) return rq_rotation_set_read(operand, set, err);
-    const size_t bytes = strlen(operand) + sizeof "/rotation.json";
-    char *path = malloc(bytes);
-    if (!path) return rq_fail(err, RQ_ERR_NOMEM, "no memory for a path");
-    snprintf(path, bytes, "%s/rotation.json", operand);
-    const rq_status st = rq_rotation_set_read(path, set, err);
-    free(path);
-    return st;
 }
 
 static const char *kind_name(rq_rotation_kind kind) {
@@ -178,17 +159,15 @@ static int print_json(const rq_rotation_set *set) {
     char *text = NULL;
     rq_error err;
     if (rq_rotation_set_json(set, &text, &err) != RQ_OK) return rq_cli_fail(&err);
-    const bool good = fputs(text, stdout) != EOF && fflush(stdout) == 0;
+    fputs(text, stdout);
     free(text);
-    if (good) return 0;
-    rq_fail(&err, RQ_ERR_IO, "cannot print the JSON result");
-    return rq_cli_fail(&err);
+    return 0;
 }
 
 static int show(const char *operand, bool json) {
     rq_rotation_set set = {0};
     rq_error err;
-    if (read_set(operand, &set, &err) != RQ_OK) return rq_cli_fail(&err);
+    if (rq_rotation_set_read(operand, &set, &err) != RQ_OK) return rq_cli_fail(&err);
     int exit_status = 0;
     if (json)
         exit_status = print_json(&set);
@@ -249,7 +228,7 @@ static int report_json(const char *operand, const rq_rotation_set *set, const me
 static int verify(const char *operand, bool json) {
     rq_rotation_set set = {0};
     rq_error err;
-    if (read_set(operand, &set, &err) != RQ_OK) return report_unreadable(operand, &err, json);
+    if (rq_rotation_set_read(operand, &set, &err) != RQ_OK) return report_unreadable(operand, &err, json);
     int exit_status = 0;
     const measurement r1 = measure(&set.r1, 1);
     const measurement r2 = set.r2 ? measure(set.r2, set.n_layers) : (measurement){0};
@@ -321,7 +300,7 @@ static int export_set(const char *operand, const char *out) {
     rq_rotation_set set = {0};
     rq_error err;
     if (!out) return rq_cli_usage("rotation export needs --out R.safetensors");
-    if (read_set(operand, &set, &err) != RQ_OK) return rq_cli_fail(&err);
+    if (rq_rotation_set_read(operand, &set, &err) != RQ_OK) return rq_cli_fail(&err);
     const rq_status st = rq_rotation_set_export(&set, out, &err);
     rq_rotation_set_deinit(&set);
     return st == RQ_OK ? 0 : rq_cli_fail(&err);

@@ -7,19 +7,66 @@
 
 #include "cli.h"
 
+/* Bytes of the printable UTF-8 character at `s`; 0 when it is a control character or malformed. */
+static size_t printable(const unsigned char *s) {
+    if (*s < 0x80) return *s >= 0x20 && *s != 0x7f;
+    const size_t n = *s >= 0xc2 && *s < 0xe0 ? 2 : *s >= 0xe0 && *s < 0xf0 ? 3 : *s >= 0xf0 && *s < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return n == 2 && *s == 0xc2 && s[1] < 0xa0 ? 0 : n; /* U+0080 to U+009F control terminals as well */
+}
+
+void rq_cli_put_text(FILE *stream, const char *text) {
+    for (const unsigned char *s = (const unsigned char *)text; *s;) {
+        const size_t n = printable(s);
+        if (n)
+            fwrite(s, 1, n, stream);
+        else
+            fprintf(stream, "\\x%02x", *s);
+        s += n ? n : 1;
+    }
+}
+
+static void put_error(const char *message) {
+    fputs("rotq: error: ", stderr);
+    rq_cli_put_text(stderr, message);
+    fputc('\n', stderr);
+}
+
 int rq_cli_fail(const rq_error *err) {
-    fprintf(stderr, "rotq: error: %s\n", err->message);
+    put_error(err->message);
     return rq_status_exit_code(err->status);
 }
 
 int rq_cli_usage(const char *format, ...) {
+    char message[RQ_ERROR_BYTES];
     va_list args;
     va_start(args, format);
-    fputs("rotq: error: ", stderr);
-    vfprintf(stderr, format, args);
-    fputs("\nrotq --help and rotq COMMAND --help explain the usage.\n", stderr);
+    vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    return 2;
+    put_error(message);
+    fputs("rotq --help and rotq COMMAND --help explain the usage.\n", stderr);
+    return rq_status_exit_code(RQ_ERR_USAGE);
+}
+
+int rq_cli_next_option(const char *command, int argc, char **argv, const char *short_options,
+                       const struct option *options, int *index) {
+    opterr = 0;
+    const int option = getopt_long(argc, argv, short_options, options, index);
+    if (option == ':') {
+        rq_cli_usage("%s: %s needs a value", command, argv[optind - 1]);
+        return '?';
+    }
+    if (option != '?') return option;
+    /* optopt: 0 for an unknown long option, the value of a known one that was given "=value", else a short option. */
+    const struct option *known = options;
+    while (known->name && known->val != optopt) known++;
+    if (optopt && !known->name)
+        rq_cli_usage("%s: unknown option -%c", command, optopt);
+    else
+        rq_cli_usage(optopt ? "%s: %s: this option takes no value" : "%s: unknown or ambiguous option %s", command,
+                     argv[optind - 1]);
+    return '?';
 }
 
 bool rq_cli_parse_u64(const char *text, uint64_t max, uint64_t *out) {
@@ -33,9 +80,11 @@ bool rq_cli_parse_u64(const char *text, uint64_t max, uint64_t *out) {
 }
 
 void rq_cli_print_notes(const rq_notes *notes) {
-    for (size_t i = 0; i < notes->count; i++)
-        fprintf(stderr, "rotq: %s: %s\n", notes->items[i].level == RQ_NOTE_WARNING ? "warning" : "note",
-                notes->items[i].text);
+    for (size_t i = 0; i < notes->count; i++) {
+        fprintf(stderr, "rotq: %s: ", notes->items[i].level == RQ_NOTE_WARNING ? "warning" : "note");
+        rq_cli_put_text(stderr, notes->items[i].text);
+        fputc('\n', stderr);
+    }
     if (notes->lost) fprintf(stderr, "rotq: warning: %zu more notes found no memory\n", notes->lost);
 }
 
@@ -49,11 +98,17 @@ json_t *rq_cli_notes_json(const rq_notes *notes) {
 }
 
 int rq_cli_print_json(json_t *value) {
-    const rq_error failed = {RQ_ERR_IO, "cannot print the JSON result"};
-    const bool good =
-        value && json_dumpf(value, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
+    const rq_error failed = {RQ_ERR_IO, "the result cannot be written as JSON"};
+    const bool good = value && json_dumpf(value, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF;
     json_decref(value);
-    return good ? 0 : rq_cli_fail(&failed);
+    return good || ferror(stdout) ? 0 : rq_cli_fail(&failed);
+}
+
+int rq_cli_end(int code) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    const rq_error lost = {RQ_ERR_IO, "standard output did not take everything that was printed"};
+    const int failed = rq_cli_fail(&lost);
+    return code ? code : failed;
 }
 
 const char *rq_cli_bytes(uint64_t bytes, char *buffer, size_t size) {
@@ -80,7 +135,8 @@ const char rq_cli_plan_help[] =
     "  --strict              a module that cannot be quantized as asked is an error\n"
     "  --dtype TYPE          bfloat16 (default), float16 or float32: dense tensors, scales and biases\n"
     "rotation:\n"
-    "  --rotation KIND       hadamard (default), block:B, random, none, or a rotation.json to reuse\n"
+    "  --rotation KIND       hadamard (default), block:B, random, none, or a rotation.json to reuse (or the\n"
+    "                        directory that holds it)\n"
     "  --r2 KIND             per-head rotation of v and o: hadamard (default), random or none\n"
     "  --seed N              seed of every random choice (default 0)\n"
     "  --keep-tied           do not make an output head of its own; only for models whose final gain is one\n"
@@ -204,8 +260,21 @@ int rq_cli_plan_options_finish(rq_cli_plan_options *o) {
     spec.r2 = o->plan.rotation.r2;
     spec.seed = o->seed;
     o->plan.rotation = spec;
-    if ((o->have_bits || o->have_group || o->have_mode) && !o->plan.quantize && !o->plan.recipe)
-        return rq_cli_usage("--q-bits, --q-group-size and --q-mode need -q");
+    if (spec.r1 == RQ_SPEC_NONE) {
+        if (o->have_seed) return rq_cli_usage("--seed has no effect with --rotation none");
+        if (o->have_r2 && spec.r2 != RQ_R2_NONE)
+            return rq_cli_usage("--r2 has no effect with --rotation none, which rotates nothing");
+        if (o->plan.keep_tied)
+            return rq_cli_usage("--keep-tied has no effect with --rotation none, which unties nothing");
+    }
+    if (!o->plan.quantize && !o->plan.recipe) {
+        if (o->have_bits || o->have_group || o->have_mode)
+            return rq_cli_usage("--q-bits, --q-group-size and --q-mode need -q");
+        if (o->plan.scales != RQ_SCALES_MLX) return rq_cli_usage("--scales search needs -q or --recipe");
+        if (o->plan.strict) return rq_cli_usage("--strict needs -q or --recipe");
+    }
+    if (o->have_bits && o->bits == 0) return rq_cli_usage("--q-bits 0: a format has at least 2 bits");
+    if (o->have_group && o->group_size == 0) return rq_cli_usage("--q-group-size 0: a group has at least 16 weights");
     if (rq_quant_format_make(o->mode, (unsigned)o->bits, (unsigned)o->group_size, &o->plan.format, &err) != RQ_OK)
         return rq_cli_fail(&err);
     return 0;

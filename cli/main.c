@@ -25,7 +25,7 @@ static const struct {
 } commands[] = {
     {"convert", rq_cmd_convert}, {"plan", rq_cmd_plan}, {"check", rq_cmd_check}, {"rotation", rq_cmd_rotation}};
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     if (argc < 2) {
         fputs(help, stderr);
         return 2;
@@ -42,3 +42,5 @@ int main(int argc, char **argv) {
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     return rq_cli_usage("unknown command \"%s\"", argv[1]);
 }
+
+int main(int argc, char **argv) { return rq_cli_end(run(argc, argv)); }

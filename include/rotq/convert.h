@@ -46,7 +46,7 @@ RQ_EXPORT void rq_convert_options_init(rq_convert_options *options);
 typedef struct rq_convert_result {
     uint64_t source_bytes, output_bytes; /* of all tensors in the directories */
     double seconds, cpu_seconds;
-    uint64_t peak_memory_bytes; /* anonymous memory, as the system reports it */
+    uint64_t peak_memory_bytes; /* peak resident size of the process (VmHWM), mapped files included */
     double bits_per_weight;
     unsigned threads;
     const char *kernel; /* static: "scalar", "avx2", "avx512", "neon" */

@@ -51,7 +51,8 @@ typedef struct rq_plan_tensor {
     const char *name;   /* output name of the weight, "model.layers.0.mlp.up_proj.weight"; owned by the plan */
     const char *module; /* name without ".weight" when it is a Linear or Embedding weight, else NULL */
     const rq_source_tensor *source; /* borrowed from rq_source; never NULL */
-    const char *role; /* static text: "embedding", "reader", "writer", "head", "norm", "bias", "v", "o", "copy" */
+    const char *role; /* static text: "embedding", "reader", "writer", "head", "norm", "bias", "v", "o", "copy"; without
+                         a family also "linear" */
     rq_op ops[RQ_MAX_OPS];
     unsigned n_ops;
     unsigned rank;
@@ -111,8 +112,8 @@ RQ_EXPORT RQ_CHECK rq_status rq_plan_make(const rq_source *source, const rq_plan
                                           rq_notes *notes, rq_error *err);
 RQ_EXPORT void rq_plan_deinit(rq_plan *plan);
 
-/* The plan as a table for people, or JSON for programs. malloc'ed text; NULL when out of memory. peak_memory_bytes and
- * threads come from the converter's own estimate (rq_convert_memory). */
+/* The plan as a table for people, or JSON for programs. malloc'ed text; NULL when out of memory. peak_memory_bytes is
+ * the converter's own estimate (rq_convert_memory). */
 RQ_EXPORT char *rq_plan_table(const rq_plan *plan, uint64_t peak_memory_bytes);
 RQ_EXPORT struct json_t *rq_plan_json(const rq_plan *plan, uint64_t peak_memory_bytes);
 

@@ -73,13 +73,13 @@ RQ_EXPORT double rq_rotation_orthogonality_error(const rq_rotation *q);
 typedef struct rq_rotation_spec {
     enum { RQ_SPEC_HADAMARD, RQ_SPEC_BLOCK, RQ_SPEC_RANDOM, RQ_SPEC_NONE, RQ_SPEC_FILE } r1;
     size_t block;     /* RQ_SPEC_BLOCK */
-    const char *file; /* RQ_SPEC_FILE: a rotation sidecar; seed and r2 are then the file's. Borrowed */
+    const char *file; /* RQ_SPEC_FILE: a rotation sidecar or its directory; seed and r2 are then the file's. Borrowed */
     enum { RQ_R2_HADAMARD, RQ_R2_RANDOM, RQ_R2_NONE } r2;
     uint64_t seed;
 } rq_rotation_spec;
 
-/* "hadamard" | "block:B" | "random" | "none" | a path to a sidecar (contains '/' or ends in .json). Writes r1, block
- * and file (borrows text) only. */
+/* "hadamard" | "block:B" | "random" | "none" | a path to a sidecar (contains '/', ends in .json, or is a directory).
+ * Writes r1, block and file (borrows text) only. */
 RQ_EXPORT RQ_CHECK rq_status rq_rotation_spec_parse(const char *text, rq_rotation_spec *spec, rq_error *err);
 
 /* All rotations of one model: R1 on the residual stream and one R2 per layer in head space. */
@@ -97,8 +97,8 @@ RQ_EXPORT void rq_rotation_set_deinit(rq_rotation_set *set);
 
 /* The sidecar: rotation.json, and rotation.safetensors beside it when a matrix is dense (F64). Byte-stable: keys
  * sorted, same set same bytes. rebuild is exact: Hadamard kinds from the seed (digests of signs and H_K verified),
- * dense from the file (sha256 verified). `path` is the json file; the safetensors name is in it, relative, never
- * leaving its directory. */
+ * dense from the file (sha256 verified). `path` is the json file, or a directory that holds it as rotation.json; the
+ * safetensors name is in it, relative, never leaving its directory. */
 RQ_EXPORT RQ_CHECK rq_status rq_rotation_set_write(const rq_rotation_set *set, const char *directory, rq_error *err);
 RQ_EXPORT RQ_CHECK rq_status rq_rotation_set_read(const char *path, rq_rotation_set *set, rq_error *err);
 /* As _read, from a JSON text in memory (the fuzz target); dense kinds resolve files in `directory`, and are

@@ -129,22 +129,34 @@ void rq_layout_deinit(rq_layout *layout) {
     *layout = (rq_layout){0};
 }
 
-static void map_part(json_t *map, const rq_layout *layout, const char *name, const rq_part *part) {
-    if (part->bytes || !json_object_get(map, name))
-        json_object_set_new(map, name, json_string(layout->shards[part->shard].name));
+/* False when out of memory; a NULL name is a failed allocation as well. */
+static bool map_part(json_t *map, const rq_layout *layout, const char *name, const rq_part *part) {
+    return name && json_object_set_new(map, name, json_string(layout->shards[part->shard].name)) == 0;
+}
+
+static bool map_module(json_t *map, const rq_layout *layout, const rq_plan_tensor *t, const rq_tensor_layout *place) {
+    char *scales = rq_format("%s.scales", t->module), *biases = NULL;
+    bool good = map_part(map, layout, scales, &place->scales);
+    if (good && rq_quant_has_biases(&t->format)) {
+        biases = rq_format("%s.biases", t->module);
+        good = map_part(map, layout, biases, &place->biases);
+    }
+    free(scales);
+    free(biases);
+    return good;
 }
 
 rq_status rq_layout_index(const rq_plan *plan, const rq_layout *layout, char **text, rq_error *err) {
     json_t *map = json_object();
-    for (size_t i = 0; i < plan->count; i++) {
+    bool good = map != NULL;
+    for (size_t i = 0; good && i < plan->count; i++) {
         const rq_plan_tensor *t = &plan->tensors[i];
-        map_part(map, layout, t->name, &layout->tensors[i].weight);
-        if (!t->quantize) continue;
-        char *scales = rq_format("%s.scales", t->module), *biases = rq_format("%s.biases", t->module);
-        if (scales) map_part(map, layout, scales, &layout->tensors[i].scales);
-        if (biases && rq_quant_has_biases(&t->format)) map_part(map, layout, biases, &layout->tensors[i].biases);
-        free(scales);
-        free(biases);
+        good = map_part(map, layout, t->name, &layout->tensors[i].weight) &&
+               (!t->quantize || map_module(map, layout, t, &layout->tensors[i]));
+    }
+    if (!good) {
+        json_decref(map);
+        return rq_fail(err, RQ_ERR_NOMEM, "no memory for the index of %zu tensors", plan->count);
     }
     json_t *root = json_pack("{s:{s:I,s:I},s:o}", "metadata", "total_size", (json_int_t)layout->tensor_bytes,
                              "total_parameters", (json_int_t)plan->parameters, "weight_map", map);

@@ -11,6 +11,16 @@
 #include "model/json_text.h"
 #include "model/plan_build.h"
 
+#define TEMPLATES "additional_chat_templates" /* the one side file that is a directory */
+
+/* Names that a directory may also have (LICENSES, a package x.py) without being a damaged side file. */
+static bool is_loose_match(const char *name) {
+    static const char *const patterns[] = {"*.py", "LICENSE*", "NOTICE*"};
+    for (size_t i = 0; i < RQ_COUNT_OF(patterns); i++)
+        if (rq_glob_match(patterns[i], name)) return true;
+    return false;
+}
+
 bool rq_package_is_side_file(const char *name) {
     static const char *const patterns[] = {
         "tokenizer.json",
@@ -20,6 +30,11 @@ bool rq_package_is_side_file(const char *name) {
         "vocab.json",
         "merges.txt",
         "tokenizer.model",
+        "tokenizer.model.v*",
+        "tekken.json",
+        "sentencepiece.bpe.model",
+        "spiece.model",
+        "vocab.txt",
         "*.tiktoken",
         "chat_template.jinja",
         "chat_template.json",
@@ -27,13 +42,11 @@ bool rq_package_is_side_file(const char *name) {
         "preprocessor_config.json",
         "processor_config.json",
         "video_preprocessor_config.json",
-        "*.py",
-        "LICENSE*",
-        "NOTICE*",
+        TEMPLATES,
     };
     for (size_t i = 0; i < RQ_COUNT_OF(patterns); i++)
         if (rq_glob_match(patterns[i], name)) return true;
-    return false;
+    return is_loose_match(name);
 }
 
 const char *rq_package_base_model(const json_t *source_config) {
@@ -55,25 +68,41 @@ static rq_status write_text(const char *directory, const char *name, const char 
     return st;
 }
 
-/* 1 to copy, 0 not a regular file (a link to one counts, as in model caches), negative: out of memory. */
-static int is_regular(const char *directory, const char *name) {
-    char *path = rq_path_join(directory, name);
+/* A link counts as what it leads to, as in model caches. One that leads nowhere is an interrupted download, and a model
+ * without its tokenizer must not look complete. */
+static rq_status copy_regular(const char *from, const char *to, rq_error *err) {
     struct stat info;
-    const int regular = !path ? -1 : stat(path, &info) == 0 && S_ISREG(info.st_mode);
-    free(path);
-    return regular;
+    if (stat(from, &info) != 0)
+        return rq_fail(err, errno == ENOENT ? RQ_ERR_MISSING : RQ_ERR_IO, "%s: cannot be copied: %s", from,
+                       errno == ENOENT ? "it is a link to a file that does not exist" : strerror(errno));
+    if (!S_ISREG(info.st_mode)) return rq_fail(err, RQ_ERR_IO, "%s: cannot be copied: it is not a regular file", from);
+    return rq_copy_file(from, to, err);
+}
+
+static rq_status copy_matching(const char *from, const char *to, bool (*wanted)(const char *name), rq_error *err);
+
+static bool is_template(const char *name) { return rq_has_suffix(name, ".jinja"); }
+
+static rq_status copy_templates(const char *from, const char *to, rq_error *err) {
+    if (mkdir(to, 0777) != 0) return rq_fail(err, RQ_ERR_IO, "%s: cannot create: %s", to, strerror(errno));
+    return copy_matching(from, to, is_template, err);
 }
 
 static rq_status copy_one(const char *from_dir, const char *to_dir, const char *name, rq_error *err) {
     char *from = rq_path_join(from_dir, name), *to = rq_path_join(to_dir, name);
-    const rq_status st =
-        from && to ? rq_copy_file(from, to, err) : rq_fail(err, RQ_ERR_NOMEM, "%s: out of memory", name);
+    rq_status st = RQ_OK;
+    if (!from || !to)
+        st = rq_fail(err, RQ_ERR_NOMEM, "%s: out of memory", name);
+    else if (strcmp(name, TEMPLATES) == 0)
+        st = copy_templates(from, to, err);
+    else if (!(is_loose_match(name) && rq_is_directory(from)))
+        st = copy_regular(from, to, err);
     free(from);
     free(to);
     return st;
 }
 
-static rq_status copy_side_files(const char *from, const char *to, rq_error *err) {
+static rq_status copy_matching(const char *from, const char *to, bool (*wanted)(const char *name), rq_error *err) {
     rq_status st = RQ_OK;
     DIR *dir = opendir(from);
     if (!dir) return rq_fail(err, RQ_ERR_IO, "%s: cannot list: %s", from, strerror(errno));
@@ -84,10 +113,8 @@ static rq_status copy_side_files(const char *from, const char *to, rq_error *err
             if (errno) st = rq_fail(err, RQ_ERR_IO, "%s: cannot list: %s", from, strerror(errno));
             break;
         }
-        if (!rq_package_is_side_file(entry->d_name)) continue;
-        const int regular = is_regular(from, entry->d_name);
-        if (regular < 0) st = rq_fail(err, RQ_ERR_NOMEM, "%s: out of memory", entry->d_name);
-        if (regular > 0) st = copy_one(from, to, entry->d_name, err);
+        if (!wanted(entry->d_name)) continue;
+        st = copy_one(from, to, entry->d_name, err);
         if (st) break;
     }
     closedir(dir);
@@ -108,7 +135,7 @@ rq_status rq_package_write(const rq_package_facts *facts, const json_t *source_c
     free(text);
     text = rq_package_model_card(facts);
     if ((st = write_text(out_dir, "README.md", text, err))) goto done;
-    st = copy_side_files(source_dir, out_dir, err);
+    st = copy_matching(source_dir, out_dir, rq_package_is_side_file, err);
 done:
     free(text);
     json_decref(config);

@@ -19,7 +19,8 @@ typedef struct rq_package_facts {
 } rq_package_facts;
 
 /* Writes config.json, optiq_metadata.json and README.md into out_dir (which exists) and copies the side files there.
- * `fingerprint` is a hex digest of the source. */
+ * `fingerprint` is a hex digest of the source. A side file that exists and cannot be copied is an error: RQ_ERR_MISSING
+ * when it is a link that leads nowhere, else RQ_ERR_IO. */
 RQ_CHECK rq_status rq_package_files(const rq_plan *plan, const rq_source *source, const rq_convert_options *options,
                                     const rq_rotation_set *rotations, const char *fingerprint, const char *out_dir,
                                     rq_error *err);
@@ -35,7 +36,8 @@ char *rq_package_metadata(const rq_package_facts *facts);
 char *rq_package_model_card(const rq_package_facts *facts);
 
 /* True for names that are carried over verbatim: tokenizers, chat templates, processors, generation_config.json, the
- * model's own *.py, and licences. Never weights, indexes, config.json or README.md. */
+ * model's own *.py, and licences. Never weights, indexes, config.json or README.md. One of them is a directory,
+ * additional_chat_templates, of which the *.jinja files are carried. */
 bool rq_package_is_side_file(const char *name);
 
 /* "org/name" out of the config's _name_or_path when it looks like a repository rather than a path; else NULL. */

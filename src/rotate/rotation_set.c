@@ -32,14 +32,16 @@ rq_status rq_rotation_spec_parse(const char *text, rq_rotation_spec *spec, rq_er
         spec->block = (size_t)block;
         return RQ_OK;
     }
-    if (strchr(text, '/') || rq_has_suffix(text, ".json")) {
+    if (strchr(text, '/') || rq_has_suffix(text, ".json") || rq_is_directory(text)) {
         spec->r1 = RQ_SPEC_FILE;
         spec->file = text;
         return RQ_OK;
     }
-    return rq_fail(err, RQ_ERR_USAGE,
-                   "rotation \"%s\" is none of hadamard, block:B, random, none, or a sidecar file (with '/' or .json)",
-                   text);
+    return rq_fail(
+        err, RQ_ERR_USAGE,
+        "rotation \"%s\" is none of hadamard, block:B, random, none, or a sidecar: a path with '/' or .json, or a "
+        "directory that holds rotation.json",
+        text);
 }
 
 rq_status rq_rotation_check_r2(size_t head_dim, size_t K, size_t layers, rq_error *err) {

@@ -356,7 +356,7 @@ rq_status rq_rotation_set_parse(const char *text, size_t bytes, const char *dire
     return parse_text("rotation sidecar", text, bytes, directory, set, err);
 }
 
-rq_status rq_rotation_set_read(const char *path, rq_rotation_set *set, rq_error *err) {
+static rq_status read_file(const char *path, rq_rotation_set *set, rq_error *err) {
     char *text = NULL, *directory = NULL;
     size_t bytes = 0;
     rq_status st = rq_read_file(path, SIDECAR_BYTES_MAX, &text, &bytes, err);
@@ -370,5 +370,14 @@ rq_status rq_rotation_set_read(const char *path, rq_rotation_set *set, rq_error 
                    : rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a path", path);
     free(directory);
     free(text);
+    return st;
+}
+
+rq_status rq_rotation_set_read(const char *path, rq_rotation_set *set, rq_error *err) {
+    if (!rq_is_directory(path)) return read_file(path, set, err);
+    char *file = rq_path_join(path, "rotation.json");
+    const rq_status st =
+        file ? read_file(file, set, err) : rq_fail(err, RQ_ERR_NOMEM, "%s: no memory for a path", path);
+    free(file);
     return st;
 }

@@ -134,6 +134,23 @@ def test_a_sidecar_can_be_copied_through_the_rotation_option(tmp_path):
          code="shape", naming=["24", "48"])
 
 
+def test_the_rotation_option_takes_the_directory_of_a_sidecar(tiny, tmp_path):
+    a = make(tmp_path / "a", 24, "--rotation", "random")
+    for name, directory in (("b", a), ("c", "a"), ("d", "a/")):  # "a" alone is neither a path with '/' nor .json
+        rotq.succeed("rotation", "make", "--n", 24, "--head-dim", 8, "--layers", 3, "--rotation", directory, "--out", name,
+                     cwd=tmp_path)
+        assert rotq.digests(a) == rotq.digests(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    done = rotq.run("rotation", "make", "--n", 24, "--r2", "none", "--rotation", "empty", "--out", "e", cwd=tmp_path)
+    assert done.returncode == rotq.EXIT["missing"] and "empty/rotation.json" in done.stderr
+
+    src = tiny("qwen3")
+    rotq.convert(src, tmp_path / "first", "--seed", 21)
+    rotq.convert(src, tmp_path / "again", "--rotation", tmp_path / "first")
+    leave_out = ("optiq_metadata.json", "README.md")  # they say where the rotations came from
+    assert rotq.digests(tmp_path / "first", leave_out) == rotq.digests(tmp_path / "again", leave_out)
+
+
 def test_verify_finds_a_changed_seed_and_a_changed_matrix(tmp_path):
     file = make(tmp_path / "a", 24) / "rotation.json"
     file.write_text(file.read_text().replace('"seed": 42', '"seed": 41'))

@@ -2,7 +2,9 @@
 import json
 import pathlib
 import re
+import subprocess
 
+import numpy as np
 import pytest
 import rotq
 import tensors
@@ -33,12 +35,86 @@ def test_version_is_the_one_in_the_changelog():
     (["convert", "a", "b", "--rotation", "block:0"], "block:0"), (["convert", "a", "b", "--seed", "-1"], "--seed"),
     (["convert", "a", "b", "--threads", "0"], "--threads"), (["convert", "a", "b", "--scales", "best"], "--scales"),
     (["convert", "a", "b", "--r2", "both"], "--r2"), (["convert", "a", "b", "--fold-precision", "bf16"], "--fold-precision"),
-    (["convert", "a", "b", "--q-bits", "4"], "-q"), (["plan"], "SRC"), (["check"], "one"), (["plan", "a", "--recipe"], "recipe")],
+    (["convert", "a", "b", "--q-bits", "4"], "-q"), (["plan"], "SRC"), (["check"], "one"), (["plan", "a", "--recipe"], "recipe"),
+    (["convert", "a", "b", "-q", "--q-bits", "0"], "--q-bits"), (["convert", "a", "b", "-q", "--q-group-size", "0"], "--q-group-size")],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "")
 def test_wrong_use_exits_with_2_and_names_the_argument(arguments, naming):
     done = rotq.run(*arguments)
     assert done.returncode == rotq.EXIT["usage"], done.stderr
     assert naming in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("options,needs", [
+    (["--scales", "search"], "-q"), (["--strict"], "-q"), (["--rotation", "none", "--seed", "3"], "--rotation none"),
+    (["--rotation", "none", "--r2", "hadamard"], "--rotation none"), (["--rotation", "none", "--r2", "random"], "--rotation none"),
+    (["--rotation", "none", "--keep-tied"], "--rotation none"), (["--rotation", "none", "--fold-precision", "fp32"], "--rotation none")],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_an_option_that_would_be_ignored_is_wrong_use(tiny, out, options, needs):
+    src = tiny("llama-tied")
+    option = [o for o in options if o.startswith("--") and o != "--rotation"][0]
+    rotq.refuse(src, out, *options, code="usage", naming=[option, needs])
+    if option != "--fold-precision":
+        assert rotq.run("plan", src, *options).returncode == rotq.EXIT["usage"]
+    asked = ["-q", *options] if needs == "-q" else options[2:]  # where it has an effect it is no wrong use
+    assert rotq.run("convert", src, out, "--dry-run", *asked).returncode == 0
+
+
+def test_no_rotation_at_all_may_be_spelled_out(tiny):
+    rotq.succeed("plan", tiny("llama-tied"), "--rotation", "none", "--r2", "none", "--scales", "mlx")
+
+
+@pytest.mark.parametrize("arguments,sentence", [
+    (["convert", "a", "b", "--frob"], "convert: unknown or ambiguous option --frob"),
+    (["convert", "a", "b", "--q"], "convert: unknown or ambiguous option --q"),
+    (["plan", "a", "-qz"], "plan: unknown option -z"), (["check", "a", "-q"], "check: unknown option -q"),
+    (["convert", "a", "b", "--quiet=3"], "convert: --quiet=3: this option takes no value"),
+    (["plan", "a", "--recipe"], "plan: --recipe needs a value"), (["check", "--jsn", "a"], "check: unknown or ambiguous option --jsn"),
+    (["rotation", "show", "a", "--jsn"], "rotation show: unknown or ambiguous option --jsn"),
+    (["rotation", "make", "--n"], "rotation make: --n needs a value")], ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_an_option_that_cannot_be_read_is_an_error_of_rotq(arguments, sentence):
+    done = rotq.run(*arguments)
+    assert done.returncode == rotq.EXIT["usage"] and done.stdout == ""
+    assert done.stderr.splitlines()[0] == f"rotq: error: {sentence}"
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("arguments", [
+    ["--help"], ["--version"], ["convert", "--help"], ["rotation", "--help"], ["plan", "SRC"], ["plan", "SRC", "--json"],
+    ["check", "SRC"], ["check", "SRC", "--json"], ["convert", "SRC", "OUT"], ["convert", "SRC", "OUT", "--json"],
+    ["rotation", "make", "--n", "8", "--r2", "none", "--out", "OUT"], ["rotation", "show", "SIDECAR"],
+    ["rotation", "show", "SIDECAR", "--json"], ["rotation", "verify", "SIDECAR", "--json"]], ids=" ".join)
+def test_output_that_is_lost_is_an_error(tiny, out, arguments):
+    places = {"SRC": tiny("llama-tied"), "OUT": out, "SIDECAR": out.parent / "r"}
+    if "SIDECAR" in arguments:
+        rotq.succeed("rotation", "make", "--n", 8, "--r2", "none", "--out", places["SIDECAR"])
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([rotq.BINARY, *(str(places.get(a, a)) for a in arguments)], stdout=full, stderr=subprocess.PIPE,
+                              text=True, env=rotq.environment(), timeout=60)
+    assert done.returncode == rotq.EXIT["io"], done.stderr
+    assert [line for line in done.stderr.splitlines() if "error" in line] == [
+        "rotq: error: standard output did not take everything that was printed"]
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="no /dev/full")
+def test_lost_output_does_not_hide_why_a_command_failed(own):
+    src = own("llama-tied")
+    (src / "model.safetensors").unlink()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([rotq.BINARY, "check", src, "--json"], stdout=full, stderr=subprocess.PIPE, env=rotq.environment())
+    assert done.returncode == rotq.run("check", src).returncode != 0
+
+
+def test_names_from_files_cannot_drive_the_terminal(own, out):
+    src = own("llama-tied")
+    stored = tensors.read_model(src)
+    stored["model.\x1b[31mred\u009b\u202f\u00e9\r\nrotq: error: none.weight"] = tensors.encode(np.ones((2, 2)), "F32")
+    tensors.write_model(src, stored, tensors.read_json(src / "config.json"))
+    seen = "model.\\x1b[31mred\\xc2\\x9b\u202f\u00e9\\x0d\\x0arotq: error: none.weight"
+    rotq.refuse(src, out, code="unsupported", naming=seen)
+    noted = rotq.succeed("plan", src, "--allow-unknown").stderr
+    assert seen in noted and "\x1b" not in noted and "\r" not in noted
+    done = rotq.run("plan", src, "--frob\x1b[2J")
+    assert "--frob\\x1b[2J" in done.stderr and "\x1b" not in done.stderr
 
 
 def test_no_command_shows_the_help_on_stderr():

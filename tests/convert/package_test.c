@@ -1,5 +1,6 @@
 #include "model/toy.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "convert/package.h"
@@ -59,7 +60,12 @@ static void side_files_travel_and_nothing_else(void **state) {
                                           "modeling_x.py",
                                           "processor_config.json",
                                           "LICENSE",
-                                          "video_preprocessor_config.json"};
+                                          "video_preprocessor_config.json",
+                                          "tekken.json",
+                                          "tokenizer.model.v3",
+                                          "sentencepiece.bpe.model",
+                                          "spiece.model",
+                                          "vocab.txt"};
     static const char *const left[] = {"README.md.bak",
                                        "model.safetensors",
                                        "model.safetensors.index.json",
@@ -92,6 +98,91 @@ static void side_files_travel_and_nothing_else(void **state) {
     free(config);
     rq_rotation_set_deinit(&set);
     toy_free(&t);
+    remove_directories(&p);
+}
+
+/* Packages a plain copy of p->in into p->out. */
+static rq_status package_plain(const pair *p, rq_error *err) {
+    toy t = toy_make("llama", 2, true, false);
+    t.options.rotation.r1 = RQ_SPEC_NONE;
+    assert_plans(&t);
+    const rq_package_facts facts = {&t.plan, NULL, RQ_FOLD_F64, "abc", NULL};
+    const rq_status st = rq_package_write(&facts, t.config, p->in, p->out, err);
+    toy_free(&t);
+    return st;
+}
+
+static void make_in(const char *directory, const char *name) {
+    char *path = rq_path_join(directory, name);
+    assert_int_equal(mkdir(path, 0777), 0);
+    free(path);
+}
+
+static void link_in(const char *directory, const char *name, const char *target) {
+    char *path = rq_path_join(directory, name);
+    assert_int_equal(symlink(target, path), 0);
+    free(path);
+}
+
+static void chat_templates_travel_with_their_directory(void **state) {
+    (void)state;
+    const pair p = make_directories();
+    make_in(p.in, "additional_chat_templates");
+    put(p.in, "additional_chat_templates/rag.jinja", "rag");
+    put(p.in, "additional_chat_templates/notes.txt", "notes");
+    rq_error err;
+    if (package_plain(&p, &err) != RQ_OK) fail_msg("%s", err.message);
+    char *text = get(p.out, "additional_chat_templates/rag.jinja");
+    assert_non_null(text);
+    assert_string_equal(text, "rag");
+    free(text);
+    assert_null(get(p.out, "additional_chat_templates/notes.txt"));
+    remove_directories(&p);
+}
+
+static void a_link_to_a_side_file_is_copied_as_the_file(void **state) {
+    (void)state;
+    const pair p = make_directories();
+    put(p.in, "blob", "tokens");
+    link_in(p.in, "tokenizer.json", "blob");
+    assert_int_equal(package_plain(&p, NULL), RQ_OK);
+    char *text = get(p.out, "tokenizer.json");
+    assert_non_null(text);
+    assert_string_equal(text, "tokens");
+    free(text);
+    remove_directories(&p);
+}
+
+static void a_side_file_that_cannot_be_copied_is_an_error_that_names_it(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *target; /* NULL: a directory of that name */
+        rq_status status;
+    } cases[] = {{"tokenizer.json", "nowhere", RQ_ERR_MISSING},
+                 {"modeling_x.py", "nowhere", RQ_ERR_MISSING},
+                 {"vocab.txt", "vocab.txt", RQ_ERR_IO}, /* a loop */
+                 {"additional_chat_templates", "nowhere", RQ_ERR_IO},
+                 {"chat_template.jinja", NULL, RQ_ERR_IO}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const pair p = make_directories();
+        rq_error err = {0};
+        if (cases[i].target)
+            link_in(p.in, cases[i].name, cases[i].target);
+        else
+            make_in(p.in, cases[i].name);
+        assert_int_equal(package_plain(&p, &err), cases[i].status);
+        assert_contains(err.message, cases[i].name);
+        remove_directories(&p);
+    }
+}
+
+static void a_directory_of_licences_is_no_damaged_side_file(void **state) {
+    (void)state;
+    const pair p = make_directories();
+    make_in(p.in, "LICENSES");
+    make_in(p.in, "package.py");
+    assert_int_equal(package_plain(&p, NULL), RQ_OK);
+    assert_null(get(p.out, "LICENSES"));
     remove_directories(&p);
 }
 
@@ -222,6 +313,10 @@ static void a_missing_source_directory_is_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(side_files_travel_and_nothing_else),
+        cmocka_unit_test(chat_templates_travel_with_their_directory),
+        cmocka_unit_test(a_link_to_a_side_file_is_copied_as_the_file),
+        cmocka_unit_test(a_side_file_that_cannot_be_copied_is_an_error_that_names_it),
+        cmocka_unit_test(a_directory_of_licences_is_no_damaged_side_file),
         cmocka_unit_test(the_metadata_says_what_was_done),
         cmocka_unit_test(dense_modules_have_16_bits_and_no_group_in_the_metadata),
         cmocka_unit_test(no_path_of_the_source_gets_into_the_package),

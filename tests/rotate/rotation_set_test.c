@@ -28,6 +28,12 @@ static void each_form_of_the_option_is_understood(void **state) {
         assert_int_equal(spec.r1, RQ_SPEC_FILE);
         assert_string_equal(spec.file, files[i]);
     }
+    char directory[] = "rotq_spec_XXXXXX"; /* no '/': only the file system tells that it is one */
+    assert_non_null(mkdtemp(directory));
+    assert_int_equal(rq_rotation_spec_parse(directory, &spec, &err), RQ_OK);
+    assert_int_equal(rmdir(directory), 0);
+    assert_string_equal(spec.file, directory);
+    assert_int_equal(rq_rotation_spec_parse(directory, &spec, &err), RQ_ERR_USAGE);
     assert_int_equal(spec.seed, 9); /* not the option's business */
     assert_int_equal(spec.r2, RQ_R2_RANDOM);
 }
