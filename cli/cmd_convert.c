@@ -56,7 +56,10 @@ static void on_progress(void *context, const rq_progress *p) {
     const double done = p->bytes_total ? (double)p->bytes_done / (double)p->bytes_total : 1.0;
     const double rate = p->seconds > 0 ? (double)p->bytes_done / p->seconds : 0;
     const double eta = rate > 0 ? (double)(p->bytes_total - p->bytes_done) / rate : 0;
-    fprintf(stderr, "\r\033[K%5.1f %%  %.2f GB/s  ETA %.0f s  %.60s", 100 * done, rate / 1e9, eta, p->tensor);
+    char name[61];
+    snprintf(name, sizeof name, "%s", p->tensor);
+    fprintf(stderr, "\r\033[K%5.1f %%  %.2f GB/s  ETA %.0f s  ", 100 * done, rate / 1e9, eta);
+    rq_cli_put_text(stderr, name);
 }
 
 static void print_summary(const char *dst, const rq_convert_result *r) {

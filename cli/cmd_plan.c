@@ -36,7 +36,7 @@ int rq_cli_show_plan(const char *src, const rq_cli_plan_options *options) {
         if (table) {
             fputs(table, stdout);
         } else {
-            rq_fail(&err, RQ_ERR_NOMEM, "no memory for the table of %zu tensors", plan.count);
+            (void)rq_fail(&err, RQ_ERR_NOMEM, "no memory for the table of %zu tensors", plan.count);
             code = rq_cli_fail(&err);
         }
         free(table);

@@ -118,7 +118,7 @@ static bool exists_in(const char *directory, const char *name, rq_error *err) {
     if (!path) return false; /* the library will say so a moment later */
     snprintf(path, bytes, "%s/%s", directory, name);
     const bool exists = lstat(path, &s) == 0;
-    if (exists) rq_fail(err, RQ_ERR_EXISTS, "%s exists and is not replaced", path);
+    if (exists) (void)rq_fail(err, RQ_ERR_EXISTS, "%s exists and is not replaced", path);
     free(path);
     return exists;
 }
@@ -234,7 +234,7 @@ static int verify(const char *operand, bool json) {
     const measurement r2 = set.r2 ? measure(set.r2, set.n_layers) : (measurement){0};
     const bool ok = r1.error <= r1.limit && r2.error <= r2.limit;
     if (r1.error < 0 || r2.error < 0) {
-        rq_fail(&err, RQ_ERR_NOMEM, "%s: no memory to measure the orthogonality error", operand);
+        (void)rq_fail(&err, RQ_ERR_NOMEM, "%s: no memory to measure the orthogonality error", operand);
         exit_status = rq_cli_fail(&err);
         goto done;
     }
@@ -247,7 +247,7 @@ static int verify(const char *operand, bool json) {
         printf("\n%s\n", ok ? "rebuilt: every digest and every matrix is right" : "NOT orthogonal");
     }
     if (!ok && exit_status == 0) {
-        rq_fail(&err, RQ_ERR_MISMATCH, "%s: the orthogonality error is above its limit", operand);
+        (void)rq_fail(&err, RQ_ERR_MISMATCH, "%s: the orthogonality error is above its limit", operand);
         exit_status = rq_cli_fail(&err);
     }
 done:
@@ -284,7 +284,7 @@ static int make(const arguments *a) {
 
     int exit_status = 0;
     if (mkdir(a->out, 0777) != 0 && errno != EEXIST) {
-        rq_fail(&err, RQ_ERR_IO, "%s: cannot create the directory: %s", a->out, strerror(errno));
+        (void)rq_fail(&err, RQ_ERR_IO, "%s: cannot create the directory: %s", a->out, strerror(errno));
         exit_status = rq_cli_fail(&err);
     } else if (exists_in(a->out, "rotation.json", &err) || exists_in(a->out, "rotation.safetensors", &err) ||
                rq_rotation_set_write(&set, a->out, &err) != RQ_OK) {

@@ -231,10 +231,13 @@ static rq_status sync_directory(const char *path, rq_error *err) {
     if (!d) return rq_fail(err, RQ_ERR_IO, "%s: cannot list: %s", path, strerror(errno));
     rq_status st = RQ_OK;
     for (struct dirent *entry; st == RQ_OK && (entry = readdir(d));) {
-        if (entry->d_name[0] == '.') continue;
-        char *file = rq_path_join(path, entry->d_name);
-        st = file ? sync_path(file, err) : rq_fail(err, RQ_ERR_NOMEM, "no memory for a path");
-        free(file);
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        char *child = rq_path_join(path, entry->d_name);
+        if (!child)
+            st = rq_fail(err, RQ_ERR_NOMEM, "no memory for a path");
+        else
+            st = rq_is_directory(child) ? sync_directory(child, err) : sync_path(child, err);
+        free(child);
     }
     closedir(d);
     return st == RQ_OK ? sync_path(path, err) : st;
