@@ -246,7 +246,7 @@ static rq_status claim_weight(builder *b, const rq_corridor *c, uint64_t layer) 
         if (find_tensor(b, name, &index)) {
             b->claimed[index] = true;
             plan->dropped_head = name;
-            rq_note_add(b->notes, RQ_NOTE_WARNING, "stored-head-dropped",
+            rq_note_add(b->notes, RQ_NOTE_INFO, "stored-head-dropped",
                         "%s is stored although config.json ties it to the embedding; the tie rules and the stored "
                         "head is not used",
                         name);
