@@ -33,6 +33,8 @@ bool rq_cli_parse_u64(const char *text, uint64_t max, uint64_t *out);
 /* Notes as lines on stderr ("rotq: warning: ..."), and as a JSON list. */
 void rq_cli_print_notes(const rq_notes *notes);
 json_t *rq_cli_notes_json(const rq_notes *notes);
+/* What --json prints when a command fails: {"error": sentence, "exit_code": n, "notes": [...]}. */
+int rq_cli_print_failure_json(const rq_error *err, const rq_notes *notes);
 /* Prints and releases a JSON value on stdout; returns 0, or an exit code when there is none to print. A stdout that
  * does not take it is noticed by rq_cli_end. */
 int rq_cli_print_json(json_t *value);

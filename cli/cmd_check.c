@@ -7,7 +7,7 @@ static const char help[] =
     "\n"
     "Compares what config.json promises with what the safetensors files hold: dense weights where a\n"
     "format is declared, missing or misshapen scales, undeclared formats, the tie flag, the index, stray\n"
-    "files. Prints each finding; exits with 11 when there is one.\n";
+    "files, tensors that the family needs. Prints each finding; exits with 11 when there is one.\n";
 
 int rq_cmd_check(int argc, char **argv) {
     static const struct option options[] = {{"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {0}};
@@ -23,7 +23,8 @@ int rq_cmd_check(int argc, char **argv) {
     if (argc - optind != 1) return rq_cli_usage("check takes one directory");
     rq_error err = {0};
     rq_notes notes = {0};
-    const rq_status st = rq_check_directory(argv[optind], &notes, &err);
+    rq_status st = rq_check_directory(argv[optind], &notes, &err);
+    if (st == RQ_OK) st = rq_check_complete(argv[optind], &notes, &err);
     int code = rq_status_exit_code(st);
     if (json) {
         const int printed =

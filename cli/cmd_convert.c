@@ -92,11 +92,12 @@ static int run(const char *src, const char *dst, rq_convert_options *options, bo
     rq_convert_result result = {0};
     const rq_status st = rq_convert(src, dst, options, &result, &notes, &err);
     if (progress) fputs("\r\033[K", stderr);
-    if (!json) rq_cli_print_notes(&notes);
+    if (!json || st != RQ_OK) rq_cli_print_notes(&notes);
     int code = 0;
-    if (st != RQ_OK)
+    if (st != RQ_OK) {
         code = rq_cli_fail(&err);
-    else if (json)
+        if (json) (void)rq_cli_print_failure_json(&err, &notes);
+    } else if (json)
         code = print_result_json(dst, &result, &notes);
     else if (!quiet)
         print_summary(dst, &result);

@@ -21,9 +21,10 @@ int rq_cli_show_plan(const char *src, const rq_cli_plan_options *options) {
     rq_status st = rq_checkpoint_open(src, &ckpt, &notes, &err);
     if (st == RQ_OK) st = rq_source_init(ckpt, &source, &err);
     if (st == RQ_OK) st = rq_plan_make(&source, &options->plan, &plan, &notes, &err);
-    if (!options->json) rq_cli_print_notes(&notes);
+    if (!options->json || st != RQ_OK) rq_cli_print_notes(&notes);
     if (st != RQ_OK) {
         code = rq_cli_fail(&err);
+        if (options->json) (void)rq_cli_print_failure_json(&err, &notes);
         goto done;
     }
     const uint64_t memory = rq_convert_memory(&plan, (unsigned)options->threads);

@@ -111,6 +111,11 @@ int rq_cli_end(int code) {
     return code ? code : failed;
 }
 
+int rq_cli_print_failure_json(const rq_error *err, const rq_notes *notes) {
+    return rq_cli_print_json(json_pack("{s:s,s:i,s:o}", "error", err->message, "exit_code",
+                                       rq_status_exit_code(err->status), "notes", rq_cli_notes_json(notes)));
+}
+
 const char *rq_cli_bytes(uint64_t bytes, char *buffer, size_t size) {
     if (bytes < 1000)
         snprintf(buffer, size, "%u B", (unsigned)bytes);

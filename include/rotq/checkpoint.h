@@ -85,9 +85,9 @@ RQ_EXPORT size_t rq_checkpoint_count(const rq_checkpoint *ckpt);
 RQ_EXPORT const rq_tensor_info *rq_checkpoint_at(const rq_checkpoint *ckpt, size_t i); /* sorted by name (strcmp) */
 RQ_EXPORT const rq_safetensors *rq_checkpoint_file(const rq_checkpoint *ckpt, size_t i);
 RQ_EXPORT bool rq_checkpoint_find(const rq_checkpoint *ckpt, const char *name, size_t *i);
-/* sha256 (hex, 65 bytes with NUL) over config.json's bytes and, for every tensor by name: name, dtype, shape and the
- * header bytes' view of it. Headers only: identity of structure, not of values; the converter adds a digest of values.
- */
+/* sha256 (hex, 65 bytes with NUL) over config.json's bytes and, for every tensor by name: name, dtype and shape.
+ * Identity of structure, not of values; the converter's `source_fingerprint` adds samples of the data: the first and
+ * last 4 KiB of every tensor. */
 RQ_EXPORT RQ_CHECK rq_status rq_checkpoint_fingerprint(const rq_checkpoint *ckpt, char hex[65], rq_error *err);
 
 /* ---- logical tensors ---- */

@@ -122,6 +122,11 @@ RQ_EXPORT struct json_t *rq_plan_json(const rq_plan *plan, uint64_t peak_memory_
 RQ_EXPORT RQ_CHECK rq_status rq_plan_output_config(const rq_plan *plan, const rq_source *source, struct json_t **config,
                                                    rq_error *err);
 
+/* Whether a directory holds every tensor that its family needs, in the shapes that its config promises, and nothing
+ * that its family does not know: what `rq_check_directory` cannot tell without an index. A finding is a warning note
+ * ("incomplete"). RQ_ERR_MISMATCH when there is one. */
+RQ_EXPORT RQ_CHECK rq_status rq_check_complete(const char *directory, rq_notes *notes, rq_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -114,6 +114,11 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
 
     const rq_engine_input input = {&r->plan,      &r->source, r->plan.folded ? &r->rotations : NULL, options, &r->units,
                                    r->output.fds, &r->layout};
+    const char *simd = getenv("ROTQ_SIMD");
+    if (simd && *simd && strcmp(simd, rq_kernels_get()->name) != 0)
+        rq_note_add(notes, RQ_NOTE_WARNING, "simd",
+                    "ROTQ_SIMD asks for %s, which this build or CPU does not have; %s runs", simd,
+                    rq_kernels_get()->name);
     *threads = affordable_threads(&r->plan, &r->units, options->threads);
     st = rq_engine_run(&input, *threads, notes, err);
     if (st != RQ_OK) return st;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -164,15 +165,21 @@ static rq_status nonfinite_error(const engine *e, const rq_plan_tensor *t, rq_er
         const size_t c = e->kernels->find_nonfinite(row, s->dtype, (size_t)cols);
         if (c < cols) {
             const double value = rq_element(row, s->dtype, c);
-            st = rq_fail(
-                err, RQ_ERR_NONFINITE,
-                "%s: element [%llu, %zu] is %s; the source is damaged (--allow-nonfinite converts it all the same)",
-                s->name, (unsigned long long)r, c, value != value ? "NaN" : "infinite");
+            char at[48];
+            if (t->rank > 1)
+                snprintf(at, sizeof at, "[%llu, %zu]", (unsigned long long)r, c);
+            else
+                snprintf(at, sizeof at, "%zu", c);
+            st = rq_fail(err, RQ_ERR_NONFINITE,
+                         "%s: element %s is %s; the source is damaged (--allow-nonfinite converts it all the same)",
+                         s->name, at, value != value ? "NaN" : "infinite");
         }
     }
     if (st == RQ_OK)
-        st = rq_fail(err, RQ_ERR_NONFINITE, "%s: a value does not fit %s; choose --dtype bfloat16 or float32", t->name,
-                     rq_dtype_name(t->dtype));
+        st = rq_fail(err, RQ_ERR_NONFINITE, "%s: a value does not fit %s; %s", t->name, rq_dtype_name(t->dtype),
+                     t->dtype == RQ_F16    ? "choose --dtype bfloat16 or float32"
+                     : t->dtype == RQ_BF16 ? "choose --dtype float32"
+                                           : "the weights are too large to fold");
     free(row);
     return st;
 }

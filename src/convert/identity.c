@@ -66,7 +66,8 @@ rq_status rq_compare_dropped_head(const rq_plan *plan, const rq_source *source, 
             st = rq_source_read(source, embedding, r, 1, 0, cols, b, cols * rq_dtype_bytes(embedding->dtype), err);
         for (size_t c = 0; st == RQ_OK && c < cols; c++) {
             const double d = fabs(rq_element(a, head->dtype, c) - rq_element(b, embedding->dtype, c));
-            if (!(d <= worst)) worst = d; /* a NaN counts as a difference */
+            if (isnan(d)) worst = INFINITY; /* a NaN counts as a difference, and stays one */
+            if (d > worst) worst = d;
         }
     }
     if (st == RQ_OK && worst == 0)

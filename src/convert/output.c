@@ -49,7 +49,8 @@ static void remove_leftovers(const char *parent, const char *base) {
     char *prefix = rq_format(".%s" TEMPORARY, base);
     DIR *d = prefix ? opendir(parent) : NULL;
     for (struct dirent *entry; d && (entry = readdir(d));) {
-        if (!rq_has_prefix(entry->d_name, prefix)) continue;
+        /* "-old" is a replaced model whose successor never came: the only copy, for its owner to move back. */
+        if (!rq_has_prefix(entry->d_name, prefix) || rq_has_suffix(entry->d_name, "-old")) continue;
         char *path = rq_path_join(parent, entry->d_name);
         if (path && is_abandoned(path)) (void)!rq_remove_tree(path, NULL);
         free(path);

@@ -115,6 +115,12 @@ rq_status rq_model_config_tie(const json_t *config, bool head_is_stored, int abs
                     json_is_true(top) ? "true" : "false", json_is_true(nested) ? "true" : "false");
     if (flag) {
         out->tied = json_is_true(flag);
+        if (absent != RQ_TIE_AUTO && (absent == RQ_TIE_TIED) != out->tied)
+            return rq_fail(
+                err, RQ_ERR_USAGE,
+                "--tie-word-embeddings contradicts config.json, where %s is %s; the option is for configs that "
+                "do not say",
+                key, out->tied ? "true" : "false");
         return RQ_OK;
     }
     if (absent == RQ_TIE_AUTO && head_is_stored)
