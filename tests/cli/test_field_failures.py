@@ -111,6 +111,20 @@ def test_a_stored_head_of_a_tied_model_is_not_used_and_that_is_said(own, tiny, o
     assert ("lm_head.weight" in got) == (tensors.read_json(out / "config.json")["tie_word_embeddings"] is False)
 
 
+def test_a_nan_in_an_unused_head_is_a_difference(own, out):
+    def change(stored, config):
+        embed = tensors.values(stored["model.embed_tokens.weight"]).copy()
+        embed[0, 0] = np.nan
+        stored["lm_head.weight"] = tensors.encode(embed, "F32")
+    report = rotq.convert(rewrite(own("llama-tied"), change), out, "--dtype", "float32")
+    assert note(report, "stored-head")["level"] == "warning"
+
+
+@pytest.mark.parametrize("preset, said", [("llama-tied", "false"), ("llama-rope3", "true")])
+def test_a_tie_option_that_contradicts_the_config_is_refused(tiny, out, preset, said):
+    rotq.refuse(tiny(preset), out, "--tie-word-embeddings", said, code="usage", naming="--tie-word-embeddings")
+
+
 # ---- B05: parts of a rotation that nothing would undo ----
 
 @pytest.mark.parametrize("option", ["--r3", "--r4", "--no-gain-fold"])
@@ -293,6 +307,29 @@ def test_four_damages_have_four_names(good):
             assert any(MODULE in f["text"] for f in report["findings"])
         codes[change.__name__] = frozenset(f["code"] for f in report["findings"])
     assert len(set(codes.values())) == 4, codes
+
+
+@pytest.mark.parametrize("gone", ["model.layers.1.", "model.norm.weight", "lm_head."])
+def test_check_misses_tensors_without_an_index(good, gone):
+    stored, config = tensors.read_model(good), tensors.read_json(good / "config.json")
+    for name in [n for n in stored if n.startswith(gone)]:
+        del stored[name]
+    for path in good.glob("model*"):
+        path.unlink()
+    tensors.write_model(good, stored, config)
+    code, report = check(good)
+    assert code == rotq.EXIT["mismatch"] and report["findings"], report
+
+
+def test_check_sees_a_norm_of_the_wrong_size(good):
+    stored, config = tensors.read_model(good), tensors.read_json(good / "config.json")
+    tag, bits = stored["model.norm.weight"]
+    stored["model.norm.weight"] = tag, bits[:-1]
+    for path in good.glob("model*"):
+        path.unlink()
+    tensors.write_model(good, stored, config)
+    code, report = check(good)
+    assert code == rotq.EXIT["mismatch"] and "model.norm.weight" in report["findings"][0]["text"], report
 
 
 def test_check_sees_a_head_beside_a_tie_flag_and_a_stray_file(good):

@@ -205,3 +205,18 @@ def test_metadata_names_what_was_done(tiny, out):
         assert word in metadata, word
     card = (out / "README.md").read_text()
     assert card.startswith("---\n") and "library_name: mlx" in card and "pipeline_tag: text-generation" in card
+
+
+@pytest.mark.parametrize("command", ["convert", "plan"])
+def test_a_failure_under_json_prints_the_error_as_json(own, out, command):
+    src = own("llama-tied")
+    (src / "model.safetensors").unlink()
+    done = rotq.run(command, src, *([out] if command == "convert" else []), "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode != 0 and report["exit_code"] == done.returncode
+    assert report["error"] in done.stderr and isinstance(report["notes"], list)
+
+
+def test_an_instruction_set_that_is_not_there_is_said(tiny, out):
+    report = rotq.convert(tiny("llama-tied"), out, env=rotq.environment(ROTQ_SIMD="bogus"))
+    assert any(n["code"] == "simd" and "bogus" in n["text"] for n in report["notes"])
