@@ -103,12 +103,13 @@ static rq_status convert(run *r, const char *src, const char *dst, const rq_conv
     if (st == RQ_OK) st = rq_source_init(r->ckpt, &r->source, err);
     if (st == RQ_OK) st = rq_plan_make(&r->source, &options->plan, &r->plan, notes, err);
     if (st == RQ_OK) st = rq_check_neutral_gain(&r->plan, &r->source, err);
-    if (st == RQ_OK) st = rq_compare_dropped_head(&r->plan, &r->source, notes, err);
-    if (st == RQ_OK) st = make_rotations(r, err);
-    if (st == RQ_OK) st = rq_source_fingerprint(&r->source, fingerprint, err);
     if (st == RQ_OK) st = rq_layout_make(&r->plan, options->max_shard_bytes, &r->layout, err);
     if (st == RQ_OK) st = rq_units_make(&r->plan, &r->layout, real_bytes, slot_bytes, &r->units, err);
+    /* Whether DST may be written comes before everything that takes long: a dense rotation can take minutes to draw. */
     if (st == RQ_OK) st = rq_output_begin(dst, src, options->force, r->layout.tensor_bytes, &r->output, err);
+    if (st == RQ_OK) st = rq_compare_dropped_head(&r->plan, &r->source, notes, err);
+    if (st == RQ_OK) st = rq_source_fingerprint(&r->source, fingerprint, err);
+    if (st == RQ_OK) st = make_rotations(r, err);
     if (st == RQ_OK) st = rq_output_create_shards(&r->output, &r->layout, err);
     if (st != RQ_OK) return st;
 

@@ -578,7 +578,7 @@ rq_status rq_engine_run(const rq_engine_input *input, unsigned threads, rq_notes
     e.fold = &e.kernels->fold[input->options->fold_precision == RQ_FOLD_F32];
     rq_status st = RQ_OK;
     rq_prepared prepared;
-    st = rq_prepare(input->plan, input->source, input->rotations, input->options, input->units, &prepared, err);
+    st = rq_prepare(input->source, input->rotations, input->options, input->units, &prepared, err);
     if (st != RQ_OK) return st;
     pthread_mutex_init(&e.lock, NULL);
     pthread_mutex_init(&e.write_lock, NULL);

@@ -15,7 +15,6 @@ typedef struct gain_entry {
 } gain_entry;
 
 typedef struct context {
-    const rq_plan *plan;
     const rq_source *source;
     const rq_rotation_set *rotations;
     const rq_convert_options *options;
@@ -139,11 +138,10 @@ static rq_status prepare_task(context *c, rq_task *task) {
     return st;
 }
 
-rq_status rq_prepare(const rq_plan *plan, const rq_source *source, const rq_rotation_set *rotations,
-                     const rq_convert_options *options, rq_units *units, rq_prepared *prepared, rq_error *err) {
+rq_status rq_prepare(const rq_source *source, const rq_rotation_set *rotations, const rq_convert_options *options,
+                     rq_units *units, rq_prepared *prepared, rq_error *err) {
     *prepared = (rq_prepared){0};
-    context c = {
-        .plan = plan, .source = source, .rotations = rotations, .options = options, .prepared = prepared, .err = err};
+    context c = {.source = source, .rotations = rotations, .options = options, .prepared = prepared, .err = err};
     c.real_bytes = options->fold_precision == RQ_FOLD_F32 ? 4 : 8;
     c.gains = malloc((units->n_tasks + 1) * sizeof *c.gains);
     rq_status st = c.gains ? RQ_OK : rq_fail(err, RQ_ERR_NOMEM, "no memory for gains");

@@ -11,7 +11,7 @@ typedef struct rq_prepared {
 
 /* Fills in, out, load_gain, out_signs and scale of every task. Reads the norm gains (the only weights it touches);
  * RQ_ERR_NONFINITE when a gain is NaN or infinite and that is not allowed. */
-RQ_CHECK rq_status rq_prepare(const rq_plan *plan, const rq_source *source, const rq_rotation_set *rotations,
+RQ_CHECK rq_status rq_prepare(const rq_source *source, const rq_rotation_set *rotations,
                               const rq_convert_options *options, rq_units *units, rq_prepared *prepared, rq_error *err);
 void rq_prepared_deinit(rq_prepared *prepared);
 
